@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""The one way to work here: makes .venv from requirements.lock when it has to, then runs a task.
+
+Standard library only, so that a machine with nothing but Python can start here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / "bin"
+PYTHON = BIN / "python"
+STAMP = VENV / "installed.json"
+LOCK = ROOT / "requirements.lock"
+PROJECT = ROOT / "pyproject.toml"
+
+CHECKS = {
+    "format": ["ruff", "format", "--check", "--quiet"],
+    "lint": ["ruff", "check", "--quiet"],
+    "types": ["mypy"],
+    "walls": ["lint-imports", "--no-logo"],
+    "tests": ["pytest", "-q", "tests/unit", "tests/architecture"],
+}
+
+TASKS = {
+    "demo": "an agent is killed in the middle of a tool, and goes on",
+    "test": "every test; more arguments go to pytest",
+    "check": "format, lint, types, walls, unit and architecture tests: fast, no services",
+    "conformance": "which scenarios tests cite, area by area, and which not yet",
+    "bench": "the benchmarks, or those named",
+    "explain": "what is inside and outside each checkpoint, in this environment",
+    "fmt": "format the code and mend what the linter can mend",
+    "lock": "write requirements.lock anew (needs a package index); more arguments go to uv",
+    "install": "only make .venv",
+}
+
+
+class Failed(Exception):
+    """Something did not work; the text says what, and what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the task named first; the exit code is the task's own."""
+    if sys.version_info < (3, 11):
+        raise Failed(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]} ({sys.executable}).")
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print("usage: python3 dev.py TASK [ARGUMENTS]\n")
+        print("\n".join(f"  {name:<12} {text}" for name, text in TASKS.items()))
+        return 0
+    task, *rest = arguments
+    if task not in TASKS:
+        raise Failed(f"no task {task!r}; there are: {', '.join(TASKS)}.")
+    if task == "lock":
+        return lock(rest)
+    install()
+    if task == "check":
+        return check()
+    return next((code for command in commands(task, rest) if (code := run(command))), 0)
+
+
+def commands(task: str, rest: list[str]) -> list[list[str]]:
+    """What a task runs, one after another, each a program of .venv."""
+    if task == "test":
+        return [["pytest", *rest]]
+    if task == "demo":
+        return [["python", "-m", "examples.demo", *rest]]
+    if task == "conformance":
+        return [["python", "-m", "tests.conformance.report", *rest]]
+    if task == "bench":
+        names = rest or sorted(path.stem for path in ROOT.glob("benchmarks/[a-z]*.py"))
+        return [["python", "-m", f"benchmarks.{name}"] for name in names]
+    if task == "explain":
+        return [["beforehand", "explain", *rest]]
+    if task == "fmt":
+        return [["ruff", "check", "--fix", "--quiet"], ["ruff", "format"]]
+    return []
+
+
+def check() -> int:
+    """Run every check, one line each and its output only when it failed; the first failure's exit code."""
+    first = 0
+    for name, (program, *options) in CHECKS.items():
+        done = subprocess.run([BIN / program, *options], cwd=ROOT, check=False, capture_output=True, text=True)
+        print(f"{'ok  ' if done.returncode == 0 else 'FAIL'} {name}", flush=True)
+        if done.returncode:
+            print(done.stdout + done.stderr, flush=True)
+        first = first or done.returncode
+    return first
+
+
+def run(command: list[str]) -> int:
+    """Run a program of .venv in the foreground; death by a signal becomes 128 + its number, as in a shell."""
+    program, *options = command
+    code = subprocess.call([BIN / program, *options], cwd=ROOT)
+    return code if code >= 0 else 128 - code
+
+
+def install() -> None:
+    """Bring .venv up to date with the lock and the project; touches nothing when both are as they were."""
+    with Path(__file__).open() as this_file:
+        fcntl.flock(this_file, fcntl.LOCK_EX)  # two tasks started together must not build one .venv
+        wanted = {
+            "place": str(ROOT),  # a moved or copied .venv still points to where it was
+            "lock": hashlib.sha256(LOCK.read_bytes()).hexdigest(),
+            "project": hashlib.sha256(PROJECT.read_bytes()).hexdigest(),
+        }
+        present = stamped() if PYTHON.exists() else {}  # False too when the Python it was made from is gone
+        if present == wanted:
+            return
+        uv = shutil.which("uv")
+        if {**present, "project": ""} != {**wanted, "project": ""}:
+            make_environment(uv)
+            pip(uv, "installing the packages of requirements.lock", "--require-hashes", "-r", str(LOCK))
+        STAMP.unlink(missing_ok=True)  # an installation cut short is done again
+        pip(uv, "installing beforehand, editable", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        STAMP.write_text(json.dumps(wanted))
+
+
+def stamped() -> dict[str, str]:
+    """What .venv was last made from; empty when that is not known."""
+    try:
+        stamp: dict[str, str] = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp
+
+
+def make_environment(uv: str | None) -> None:
+    """An empty .venv, in place of the old one: packages no longer in the lock must not linger."""
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    # Started from inside a virtual environment, the Python behind it is the one to build on.
+    python = getattr(sys, "_base_executable", None) or sys.executable
+    if uv:
+        step("making .venv with uv", [uv, "venv", "--quiet", "--python", python, str(VENV)])
+    elif importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        raise Failed(
+            f"{python} cannot make virtual environments: its venv or ensurepip module is missing.\n"
+            "On Debian and Ubuntu: apt install python3-venv. Or put uv on PATH."
+        )
+    else:
+        step(f"making .venv with Python {sys.version.split()[0]}", [python, "-m", "venv", str(VENV)])
+
+
+def pip(uv: str | None, what: str, *arguments: str) -> None:
+    """Install into .venv, with uv if there is one."""
+    if uv:
+        step(what, [uv, "pip", "install", "--python", str(PYTHON), *arguments])
+    else:
+        step(what, [str(PYTHON), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *arguments])
+
+
+def step(what: str, command: list[str]) -> None:
+    """Run one quiet step behind one line; its output appears only when it failed."""
+    print(f"· {what}", file=sys.stderr, flush=True)
+    # A machine-wide `user = true` of pip would refuse every virtual environment.
+    environment = {**os.environ, "PIP_USER": "0"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        raise Failed(f"{what} failed with exit code {done.returncode}:\n\n{done.stdout.strip()}")
+
+
+def lock(rest: list[str]) -> int:
+    """Resolve every dependency for every platform, and write the pins with their hashes and without addresses.
+
+    Pins that still fit are kept: `dev.py lock --upgrade` moves all of them, `--upgrade-package NAME` one.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        uv = shutil.which("uv")
+        if uv is None:
+            step("making room for uv, which is not on PATH", [sys.executable, "-m", "venv", place])
+            step("installing uv there", [f"{place}/bin/python", "-m", "pip", "install", "--quiet", "uv"])
+            uv = f"{place}/bin/uv"
+        shape = "--group dev --universal --python-version 3.11 --generate-hashes"
+        bare = "--no-emit-index-url --no-annotate --no-header --quiet"
+        step(
+            "writing requirements.lock",
+            [uv, "pip", "compile", PROJECT.name, *shape.split(), *bare.split(), "--output-file", LOCK.name, *rest],
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Failed as failure:
+        sys.exit(f"dev.py: {failure}")
+    except PermissionError as failure:
+        sys.exit(
+            f"dev.py: {failure.filename}: permission denied; run as the owner of this folder, or in a copy of your own."
+        )
+    except KeyboardInterrupt:
+        sys.exit(130)
