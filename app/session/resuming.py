@@ -1,0 +1,144 @@
+"""Taking a stored session over: claim, read, verify and close in one transaction, or two with `reconcile` between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.session import events as ev
+from app.session.batch import Batch, Header
+from app.session.errors import PersistenceError
+from app.session.grammar import advance
+from app.session.log_state import LogState
+from app.session.ownership import Epoch, Owner
+from app.session.persistence import SessionPersistence, StoredLog
+from app.session.record import SessionEvent, parse
+from app.session.recovery import Reconciled, RecordedCall, as_records, closing_events
+from app.session.verification import Fold, verify
+
+logger = logging.getLogger(__name__)
+
+
+class Reconcile(Protocol):
+    """Who is asked, after a crash, what became of calls."""
+
+    def offers(self, tool: str) -> bool:
+        """Whether this tool can tell."""
+        ...
+
+    async def ask(self, call: RecordedCall) -> Reconciled:
+        """What became of the call. Bounded in time, and never raises: what goes wrong is Unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A session taken over and closed: everything a live session is made of. `closers` are among `events`."""
+
+    header: Header
+    epoch: Epoch
+    events: tuple[SessionEvent, ...]
+    fold: Fold
+    closers: tuple[SessionEvent, ...]
+    head: bytes
+
+
+class Resuming:
+    """One attempt to take a session over. `abandoned` is a claim that a failed attempt left in the store, if any."""
+
+    def __init__(
+        self,
+        persistence: SessionPersistence,
+        owner: Owner,
+        extensions: Mapping[str, ev.ExtensionType],
+        reconcile: Reconcile | None,
+    ) -> None:
+        self.abandoned: Epoch | None = None
+        self._persistence = persistence
+        self._owner = owner
+        self._extensions = extensions
+        self._reconcile = reconcile
+        self._verified: tuple[Header, Fold] | None = None
+        self._closing: Batch | None = None
+
+    async def run(self, session_id: str, *, force: bool) -> Taken:
+        """Take the session. Raises what the store and the verification raise; then no closer is stored."""
+        epoch, stored = await self._acquire(session_id, force)
+        try:
+            return await self._finish(epoch, stored)
+        except BaseException:
+            self.abandoned = epoch
+            raise
+
+    async def _acquire(self, session_id: str, force: bool) -> tuple[Epoch, StoredLog]:
+        acquiring = asyncio.ensure_future(
+            self._persistence.acquire(session_id, self._owner, force=force, repair=self._repair)
+        )
+        try:
+            return await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            if not acquiring.cancelled():  # the claim may be made all the same: wait for it, or its lease would run
+                await asyncio.wait((acquiring,))
+                if acquiring.exception() is None:
+                    self.abandoned = acquiring.result()[0]
+            raise
+
+    def _repair(self, stored: StoredLog, epoch: Epoch) -> Batch | None:
+        self._verified = _, fold = verify(stored, self._extensions)
+        if self._questions(stored.session_id, fold.state, epoch):
+            return None
+        self._closing = _closing_batch(stored, fold, {})
+        return self._closing
+
+    def _questions(self, session_id: str, state: LogState, epoch: Epoch) -> list[RecordedCall]:
+        if self._reconcile is None:
+            return []
+        return [
+            RecordedCall(session_id, call.id, call.name, call.arguments, epoch.number)
+            for call in state.turn.open_calls
+            if call.seq is not None and self._reconcile.offers(call.name)
+        ]
+
+    async def _finish(self, epoch: Epoch, stored: StoredLog) -> Taken:
+        if self._verified is None:
+            raise RuntimeError(f"{self._persistence.kind} took session {stored.session_id!r} without reading it")
+        header, fold = self._verified
+        if self._closing is None and (questions := self._questions(header.id, fold.state, epoch)):
+            answers = await self._ask(header, epoch, questions)
+            self._closing = _closing_batch(stored, fold, answers)
+            if self._closing is not None:
+                await self._persistence.append(header, self._closing, epoch)
+        closing = self._closing
+        if closing is None:
+            return Taken(header, epoch, stored.events, fold, (), stored.head)
+        for event in closing.events:
+            data = parse(event.type, event.data)
+            advance(fold.state, data)
+            fold.add(data, event)
+        return Taken(header, epoch, stored.events + closing.events, fold, closing.events, closing.digest)
+
+    async def _ask(self, header: Header, epoch: Epoch, questions: list[RecordedCall]) -> dict[str, Reconciled]:
+        beating = asyncio.get_running_loop().create_task(self._beat(header.id, epoch))
+        try:
+            return {call.call_id: await self._reconcile.ask(call) for call in questions}  # type: ignore[union-attr]
+        finally:
+            beating.cancel()
+            await asyncio.wait((beating,))
+
+    async def _beat(self, session_id: str, epoch: Epoch) -> None:
+        while True:
+            await asyncio.sleep(self._owner.lease_s / 3)
+            try:
+                await self._persistence.renew(session_id, epoch)
+            except PersistenceError as error:
+                logger.warning("the lease of session %s was not renewed: %s", session_id, error)
+
+
+def _closing_batch(stored: StoredLog, fold: Fold, answers: Mapping[str, Reconciled]) -> Batch | None:
+    closers = closing_events(fold.state, answers)
+    if not closers:
+        return None
+    return Batch(as_records(closers, len(stored.events), stored.events[-1].time), stored.head, "recovery")

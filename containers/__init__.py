@@ -1,0 +1,1 @@
+"""With what, and in which order: settings in, one built application out."""

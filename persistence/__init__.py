@@ -1,0 +1,1 @@
+"""Where a session is made durable: one backend a module, all keeping the same contract."""
