@@ -34,3 +34,11 @@ def _said(error: BaseException) -> str:
     except Exception:  # `__str__` is foreign code too
         return f"{name}: (its message cannot be shown)"
     return f"{name}: {text}" if text else name
+
+
+def error_text(error: BaseException) -> str:
+    """Only what the error itself says, or the name of its type if that is nothing: always a plain string."""
+    try:
+        return str.__str__(str(error)) or type(error).__name__
+    except Exception:  # as above
+        return type(error).__name__

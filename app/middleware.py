@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from app.causes import describe
+from app.causes import error_text
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,14 +33,6 @@ class MiddlewareFailed(Exception):
     def __init__(self, name: str, error: BaseException) -> None:
         super().__init__(f"middleware {name!r} failed: {error_text(error)}")
         self.name = name
-
-
-def error_text(error: BaseException) -> str:
-    """What an error of foreign code says, or the name of its type: always a plain string, never an exception."""
-    try:
-        return str.__str__(str(error)) or type(error).__name__
-    except Exception:  # `__str__` is foreign code too
-        return type(error).__name__
 
 
 def compose(

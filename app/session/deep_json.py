@@ -24,6 +24,7 @@ Path = list[Any]
 """A key or index for each open container, after one for the whole."""
 
 _HIGH_THEN_LOW = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 _STEPS = bytes.maketrans(b"[{]}", b"\2\2\0\0")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[{]}")
 _END = object()
@@ -130,13 +131,14 @@ def _pointer(path: Path) -> str:
 
 
 def _kind(item: object) -> str:
-    bases = [base.__name__ for base in type(item).__mro__[1:] if base in (str, int, float, list, dict)]
-    return type(item).__name__ + "".join(f", a subclass of {base}" for base in bases[:1])
+    name = type(item).__name__
+    bases = [base.__name__ for base in type(item).__mro__ if base in (str, int, float, list, dict)]
+    return f"{name}, a subclass of {bases[0]}" if bases and type(item).__module__ != "builtins" else name
 
 
 def _shown(key: object) -> str:
     try:
-        return reprlib.repr(key)
+        return _ADDRESS.sub("", reprlib.repr(key))  # the same fault gives the same text
     except Exception:  # a key may be of any class, and its `__repr__` may raise anything
         return "(not to be shown)"
 

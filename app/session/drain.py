@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -35,11 +34,14 @@ class DrainLimits:
 
 
 class Drain:
-    """The one way from a session to its store. `head` is the digest last acknowledged, 32 bytes."""
+    """The one way from a session to its store. `head` is the digest last acknowledged, 32 bytes.
 
-    def __init__(self, session: Session, head: bytes, write: Write, limits: DrainLimits) -> None:
+    `confirmed_at` is when what last renewed the lease was sent, in seconds on the event loop's clock.
+    """
+
+    def __init__(self, session: Session, head: bytes, confirmed_at: float, write: Write, limits: DrainLimits) -> None:
         self.head = head
-        self.confirmed_at = time.monotonic()
+        self.confirmed_at = confirmed_at
         self._session = session
         self._write = write
         self._limits = limits
@@ -75,11 +77,11 @@ class Drain:
                 raise error
 
     async def settle(self) -> None:
-        """Wait for the write in progress, whatever comes of it, and start no other."""
+        """Wait for the write in progress, whatever comes of it, as long as a flush would; and start no other."""
         self._disarm()
         self._due = 0
         if self._writing is not None:
-            await asyncio.wait((self._writing,))
+            await asyncio.wait((self._writing,), timeout=self._limits.flush_timeout_ms / 1000)
 
     # ---------------------------------------------------------------------------------------- one write
 
@@ -98,18 +100,20 @@ class Drain:
             events = session.next_batch(limits.max_batch_events, limits.max_batch_bytes)
             self._unsettled = Batch(events, self.head, reason)
         batch = self._unsettled
-        sent_at = time.monotonic()
+        sent_at = asyncio.get_running_loop().time()
         await self._write(batch, sent_before)
         self._unsettled = None
         self.head = batch.digest
-        self.confirmed_at = sent_at
+        self.confirmed_at = max(self.confirmed_at, sent_at)
         session.mark_durable(batch.next_seq)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
         self._writing = None
-        if self._session.is_lost or writing.cancelled():
+        if writing.cancelled():
             return
-        error = writing.exception()
+        error = writing.exception()  # looked at also where nobody waits: asyncio would report it as forgotten
+        if self._session.is_lost:
+            return
         if error is not None and self._is_background:
             self._report(error)
         handled = self._attempted if error is not None else self._session.durable
@@ -126,12 +130,14 @@ class Drain:
     # ---------------------------------------------------------------------------------------- write-behind
 
     def _appended(self) -> None:
-        if self._limits.write_behind_ms is not None and self._timer is None:
+        if self._limits.write_behind_ms is not None and self._timer is None and not self._session.is_lost:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._limits.write_behind_ms / 1000, self._window_ended)
 
     def _window_ended(self) -> None:
         self._timer = None
+        if self._session.is_lost:
+            return
         self._due = len(self._session)
         if self._writing is None and self._session.durable < self._due:
             self._start("background")

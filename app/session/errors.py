@@ -76,7 +76,7 @@ class SessionHeld(PersistenceError):
 # -- this writer's place -------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True)
 class Stored:
     """What the store holds of a session, told with a refusal. Not an error itself."""
 

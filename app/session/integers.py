@@ -12,15 +12,16 @@ _NATIVE = 10**NATIVE_DIGITS
 def decimal(number: int, max_digits: int) -> str:
     """The digits of `number`, with its sign. Raises LimitExceeded before anything is converted."""
     size = abs(number)
-    if size < _NATIVE and max_digits >= NATIVE_DIGITS:
-        return repr(number)
-    digits = int(math.log10(size or 1)) + 1  # beside a power of ten it may be one too many or too few
-    if digits > max_digits + 1 or (digits >= max_digits and size >= 10**max_digits):
+    digits = len(repr(size)) if size < _NATIVE else int(math.log10(size)) + 1  # rounded: one off beside a power of ten
+    if digits >= max_digits and size >= 10**max_digits:
         raise LimitExceeded("max_integer_digits", max_digits, max(digits, max_digits + 1))
-    return ("-" if number < 0 else "") + (_padded(size, digits + 1).lstrip("0") or "0")
+    if size < _NATIVE:
+        return repr(number)
+    return ("-" if number < 0 else "") + _padded(size, digits).lstrip("0")
 
 
 def _padded(number: int, width: int) -> str:
+    """The digits of `number`, with zeros before them up to `width`."""
     if width <= NATIVE_DIGITS:
         return repr(number).zfill(width)
     low = width // 2

@@ -59,8 +59,10 @@ def this_owner(name: str | None = None, lease_s: float = 30.0) -> Owner:
 
 
 def _boot_id() -> str | None:
+    """This boot and, as in another container the same pid is another process, this namespace of pids."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:  # no such file: not Linux. Claims then only end with their lease
         return None
 

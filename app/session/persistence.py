@@ -8,12 +8,15 @@
 | nothing             | starts at 0, epoch number 1             | header and events stored, the lease begins       |
 | nothing             | anything else                           | SessionNotFound                                  |
 | another epoch       | any                                     | SessionFenced; SessionExists for a first batch   |
+| another header      | any                                     | CorruptLog                                       |
 | next seq and head   | starts there, `previous` is that head   | stored, lease renewed                            |
-| all of it, equal    | the head digest is the batch's          | success, nothing written but the renewed lease   |
+| all of it, equal    | the digest at its last seq is its own   | success, nothing written but the renewed lease   |
 | anything else       |                                         | SequenceConflict                                 |
 
 Refusals write nothing. PersistenceUnavailable, and any error not named here, means that the outcome is unknown: the
 caller repeats exactly this batch.
+
+An illegal id is an InvalidId before any I/O. A lease lasts the `lease_s` of the epoch's owner, on the store's clock.
 """
 
 from __future__ import annotations
@@ -126,11 +129,17 @@ class SessionPersistence(Protocol):
         ...
 
     async def read_from(self, session_id: str, seq: int, limit: int = 1000) -> Sequence[SessionEvent]:
-        """Committed events from `seq` on, in order, at most `limit`. Raises SessionNotFound, SessionDeleted."""
+        """Committed events from `seq` on, in order, at most `limit`: none at or past the end.
+
+        Raises SessionNotFound, SessionDeleted, CorruptLog; ValueError for a seq below 0 or a limit below 1.
+        """
         ...
 
     async def list(self, limit: int, after: tuple[int, str] | None = None) -> Sequence[SessionRow]:
-        """Sessions newest first by (created_at, id), after that position; neither empty nor deleted ones."""
+        """At most `limit` sessions, newest first, after that position; neither empty nor deleted ones.
+
+        The order is that of (created_at, id), both descending. ValueError for a limit below 1.
+        """
         ...
 
     async def delete(self, session_id: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from app.session import events as ev
-from app.session.argument_key import argument_key
+from app.session.call_keys import argument_key, idempotency_key, parse_arguments
 from app.session.grammar import advance
 from app.session.log_state import CALLS, DONE, IDLE, REQUEST, LogState, OpenCall
 from app.session.record import SessionEvent, parse, to_json
@@ -55,7 +55,18 @@ class RecordedCall:
     epoch: int
 
     @property
+    def arguments(self) -> Any:
+        """The parsed arguments. Raises ValueError, LimitExceeded if the model's text is no JSON."""
+        return parse_arguments(self.raw_arguments)
+
+    @property
+    def idempotency_key(self) -> str:
+        """As the body was given it."""
+        return idempotency_key(self.session_id, self.call_id)
+
+    @property
     def argument_key(self) -> str:
+        """As the body was given it."""
         return argument_key(self.session_id, self.name, self.raw_arguments)
 
 

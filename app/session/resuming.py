@@ -88,9 +88,8 @@ class Resuming:
 
     def _repair(self, stored: StoredLog, epoch: Epoch) -> Batch | None:
         self._verified = _, fold = verify(stored, self._extensions)
-        if self._questions(stored.session_id, fold.state, epoch):
-            return None
-        self._closing = _closing_batch(stored, fold, {})
+        asks_first = bool(self._questions(stored.session_id, fold.state, epoch))
+        self._closing = None if asks_first else _closing_batch(stored, fold, {})
         return self._closing
 
     def _questions(self, session_id: str, state: LogState, epoch: Epoch) -> list[RecordedCall]:

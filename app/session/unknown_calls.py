@@ -1,6 +1,6 @@
 """Which calls of a log may have acted without anybody knowing: asked before an equal call is let through."""
 
-from app.session.argument_key import argument_key
+from app.session.call_keys import argument_key
 from app.session.record import SessionEvent
 
 _UNKNOWN_EFFECT = ("TOOL_OUTCOME_UNKNOWN", "ABORTED", "TOOL_TIMEOUT")

@@ -20,6 +20,7 @@ FOREIGN = (
     "dependency_injector.providers",
     "pydantic_settings",
     "pytest",
+    "pytest_asyncio",
     "rich.live",
     "rich.markdown",
     "sqlite3",

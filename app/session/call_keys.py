@@ -1,4 +1,4 @@
-"""The key that equal calls of one session share, however the model wrote their arguments."""
+"""What a tool may give its vendor as a key: one for this very call, one for every equal call of the session."""
 
 import hashlib
 from collections.abc import Iterator
@@ -14,6 +14,11 @@ def parse_arguments(raw_arguments: str) -> Any:
     Raises ValueError for what is not JSON or holds a number beyond all floats, LimitExceeded for what is too deep.
     """
     return decode(raw_arguments, DEFAULT) if raw_arguments else {}
+
+
+def idempotency_key(session_id: str, call_id: str) -> str:
+    """Hex SHA-256 of session id and call id, for vendors whose keys are global."""
+    return hashlib.sha256(f"{session_id}\0{call_id}".encode(errors="surrogatepass")).hexdigest()
 
 
 def argument_key(session_id: str, name: str, raw_arguments: str) -> str:
