@@ -8,6 +8,7 @@ from typing import Any
 from app.agent.agent import Agent
 from app.agent.loop import AgentLoop
 from app.agent.turn import AfterAppend, ModelConfig
+from app.session.errors import AgentClosed
 from app.session.session import Session
 from app.session.store import SessionStore
 
@@ -30,13 +31,16 @@ class Agents:
         self._after_append = after_append
         self._shutdown_timeout_s = shutdown_timeout_s
         self._agents: dict[str, Agent] = {}
+        self._is_closing = False
 
     async def create(self, session_id: str | None = None, meta: dict[str, Any] | None = None) -> Agent:
         """An agent with a new session. Raises as `SessionStore.create`."""
+        self._check_open(session_id)
         return self._start(await self.sessions.create(session_id, meta))
 
     async def resume(self, session_id: str, *, force: bool = False) -> Agent:
         """An agent that goes on with a stored session; pending messages run at once. Raises as `sessions.resume`."""
+        self._check_open(session_id)
         return self._start(await self.sessions.resume(session_id, force=force))
 
     def get(self, session_id: str) -> Agent | None:
@@ -45,12 +49,24 @@ class Agents:
         return None if agent is None or agent.status == "closed" else agent
 
     async def close(self) -> None:
-        """Close every agent, side by side. Each is tried; the first error is raised at the end."""
-        closing = [agent.close() for agent in self._agents.values() if agent.status != "closed"]
-        results = await asyncio.gather(*closing, return_exceptions=True)
+        """Close every agent, side by side, and make no more. Each is tried; the first error is raised at the end.
+
+        If this is cancelled, because closing takes too long, the agents that have not closed are abandoned.
+        """
+        self._is_closing = True
+        agents = [agent for agent in self._agents.values() if agent.status != "closed"]
+        try:
+            results = await asyncio.gather(*(agent.close() for agent in agents), return_exceptions=True)
+        except asyncio.CancelledError:
+            await asyncio.gather(*(agent.abandon() for agent in agents))
+            raise
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def _check_open(self, session_id: str | None) -> None:
+        if self._is_closing:
+            raise AgentClosed(session_id or "(new)")
 
     def _start(self, session: Session) -> Agent:
         self._agents = {key: agent for key, agent in self._agents.items() if agent.status != "closed"}

@@ -17,7 +17,7 @@ LONGEST_TITLE = 60
 
 
 class TokenUsage:
-    """Records what the session has used so far: for each count that vendors reported, by its name, the sum.
+    """Records what the answers of a session have used so far: each count by the name that vendors give it, summed up.
 
     Only whole numbers at the top of `usage` are counted. A step that brought nothing new records nothing. Each event is
     looked at once; in a resumed session the search for the last total goes back no further than that.

@@ -16,7 +16,7 @@ from app.agent.turn import Turn, TurnFailed
 from app.llm import chunks
 from app.llm.assembler import Answer, Assembler
 from app.llm.service import LlmService, OpenedStream
-from app.llm.types import LlmError, LlmRequest
+from app.llm.types import LlmError
 from app.messages import Failure, Message, ModelRef
 from app.middleware import MiddlewareFailed, Named
 from app.session import events as ev
@@ -57,7 +57,7 @@ class AgentLoop:
         self._open(turn)
         failure: TurnFailed | None = None
         try:
-            await turn.after_append(turn.session)
+            await turn.recorded()
             while await self._step(turn):
                 pass
         except Exception as error:  # every way a turn can fail has its code; what has none is a bug and says so
@@ -113,15 +113,17 @@ class AgentLoop:
         in_force = turn.session.state.header or ""
         request = make_request(in_force, messages, turn.session.id, turn.signal)
         assembler = Assembler()
+        stream = self.llm.stream(request)
         try:
             async with AsyncExitStack() as stack:
-                stream = await self._open_stream(stack, request)
+                await self._enter(stack, stream)
                 await self._read(turn, stream, assembler)
         except AbortedBeforeDispatch:
             return None
-        except LlmError:
+        except (LlmError, MiddlewareFailed) as error:
             if not turn.must_stop:
                 raise
+            logger.info("after the turn was told to stop, its request failed: %s", error)
         if turn.session.is_lost:
             return None
         if turn.signal.is_cancelled:
@@ -132,9 +134,9 @@ class AgentLoop:
         turn.hit_max_tokens = turn.hit_max_tokens or verdict.finish == "max_tokens"
         return _message(turn, verdict, stream.model)
 
-    async def _open_stream(self, stack: AsyncExitStack, request: LlmRequest) -> OpenedStream:
+    async def _enter(self, stack: AsyncExitStack, stream: OpenedStream) -> None:
         try:
-            return await stack.enter_async_context(self.llm.stream(request))
+            await stack.enter_async_context(stream)
         except (LlmError, MiddlewareFailed, AbortedBeforeDispatch):
             raise
         except Exception as error:  # the service tells all others apart: what is left came out of the checkpoint
@@ -143,15 +145,24 @@ class AgentLoop:
     async def _read(self, turn: Turn, stream: OpenedStream, assembler: Assembler) -> None:
         """Record each chunk as it comes. The signal ends the wait for the next one, and only that."""
 
+        is_recording = False
+
         async def read() -> None:
+            nonlocal is_recording
             async for chunk in stream:
+                is_recording = True
                 await turn.record(ev.AssistantChunk(turn.number, turn.step, chunks.to_json(chunk)))
+                is_recording = False
                 assembler.add(chunk)
                 if turn.must_stop:
                     return
 
+        def stop() -> None:
+            if not is_recording:  # a chunk that is in the log belongs to the answer, also while it is being flushed
+                reading.cancel()
+
         reading = asyncio.get_running_loop().create_task(read())
-        forget = turn.signal.call_when_cancelled(reading.cancel)
+        forget = turn.signal.call_when_cancelled(stop)
         try:
             await asyncio.wait((reading,))
         finally:

@@ -52,7 +52,7 @@ class Step:
 
 
 PostStepListener: TypeAlias = Callable[[Step], Awaitable[None]]
-"""Awaited after each step. `appends`, if it has that, are the extension types it records. Only raising stops the rest."""
+"""Awaited after each step. `appends`, if it has that, are the types it records. Only raising stops the rest."""
 
 
 class ListenerFailed(Exception):

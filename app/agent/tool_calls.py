@@ -43,7 +43,10 @@ class ToolCalls:
                     await self._wait_for_room(1)
             await self._wait_for_room(1)
             await self._skip_rest()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):  # this very task is being ended, and its bodies with it
+                for body in self._running:
+                    body.cancel()
             await self._give_up()
             raise
         if self._checkpoint_failure is not None:
@@ -127,8 +130,7 @@ class ToolCalls:
 
     async def _give_up(self) -> None:
         """Something in here failed: let bodies end, record the results that exist, close the rest truthfully."""
-        if self._running:
-            await asyncio.wait(self._running)
+        await asyncio.gather(*self._running, return_exceptions=True)
         for call, closing in zip(
             self._turn.session.state.turn.open_calls, closing_results(self._turn.session.state, {}), strict=True
         ):

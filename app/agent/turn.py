@@ -69,6 +69,10 @@ class Turn:
     async def record(self, *events: ev.EventData) -> None:
         """Append a group, and do what the checkpoint policy does after it. Raises CheckpointFailed, and as append."""
         self.session.append(*events)
+        await self.recorded()
+
+    async def recorded(self) -> None:
+        """What the checkpoint policy does after a group was appended. Raises CheckpointFailed."""
         try:
             await self.after_append(self.session)
         except Exception as error:  # whatever the policy's flush raised

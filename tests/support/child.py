@@ -1,12 +1,13 @@
 """A process of its own for a test, to be killed at a chosen place: `Child("module:function", ...)`.
 
-The function is async, is given the words as they are, and says with `mark` how far it has come.
+The function is async, is given the words as they are, says with `mark` how far it has come, and may wait for `told`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.support.child", function, *words],
             cwd=ROOT,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -40,11 +42,30 @@ class Child:
 
     def wait_for(self, text: str) -> None:
         """Return when the child has marked this; fails if it marks something else first, or ends."""
-        assert self._process.stdout is not None
-        marked = self._process.stdout.readline().rstrip("\n")
+        marked = self.marked()
         if marked != text:
             self._process.kill()
             raise AssertionError(f"the child marked {marked!r}, not {text!r}:\n{self._process.communicate()[1]}")
+
+    def marked(self) -> str:
+        """What the child marks next; "" if it has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    def tell(self, text: str) -> None:
+        """Say something to the child, which waits for it with `told`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """SIGSTOP, and wait until it stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is dead."""
@@ -60,6 +81,12 @@ class Child:
 def mark(text: str) -> None:
     """Said by the child: it has come so far."""
     print(text, flush=True)
+
+
+async def told() -> str:
+    """Awaited by the child: what the test tells it next."""
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.rstrip("\n")
 
 
 async def for_ever() -> NoReturn:

@@ -73,6 +73,7 @@ class House:
     log_limits: LogLimits = field(default_factory=LogLimits)
     extensions: Sequence[ev.ExtensionType] = ()
     max_parallel_tools: int = 10
+    lease_margin_s: float = 5.0
 
     def __post_init__(self) -> None:
         self.adapter = ScriptedAdapter(steps=list(self.steps))
@@ -84,6 +85,7 @@ class House:
             extensions=self.extensions,
             log_limits=self.log_limits,
             drain_limits=self.drain_limits,
+            lease_margin_s=self.lease_margin_s,
             reconcile=self.tool_set,
         )
         checkpoint = self.policy(self.sessions)

@@ -1,4 +1,4 @@
-"""The kinds of stores that conformance runs on, in one list: what is added there is tested by every row that says so."""
+"""The kinds of stores that conformance runs on, in one list: a kind added there is tested by every row that says so."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def errors(seen: list[ev.Notice]) -> list[ev.AgentError]:
 
 
 def at(session: Session, place: str, act: Callable[[], object], *, nth: int = 1) -> None:
-    """Have an observer call `act` at the `nth` event of this type, or notice of this status (`agent/status running`)."""
+    """Have an observer call `act` at the `nth` event of this type, or notice: `agent/status running`, `agent/error`."""
     passed = 0
 
     def observe(told: SessionEvent | ev.Notice) -> None:
