@@ -27,7 +27,7 @@ Reason: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is fixed when a session is created: `text` is its JSON text, `created_at` in milliseconds since the epoch."""
+    """What is fixed when a session is created: `text` is its JSON text, `created_at` milliseconds since the epoch."""
 
     id: str
     text: str

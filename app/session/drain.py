@@ -34,14 +34,10 @@ class DrainLimits:
 
 
 class Drain:
-    """The one way from a session to its store. `head` is the digest last acknowledged, 32 bytes.
+    """The one way from a session to its store. `head` is the digest last acknowledged, 32 bytes."""
 
-    `confirmed_at` is when what last renewed the lease was sent, in seconds on the event loop's clock.
-    """
-
-    def __init__(self, session: Session, head: bytes, confirmed_at: float, write: Write, limits: DrainLimits) -> None:
+    def __init__(self, session: Session, head: bytes, write: Write, limits: DrainLimits) -> None:
         self.head = head
-        self.confirmed_at = confirmed_at
         self._session = session
         self._write = write
         self._limits = limits
@@ -100,11 +96,9 @@ class Drain:
             events = session.next_batch(limits.max_batch_events, limits.max_batch_bytes)
             self._unsettled = Batch(events, self.head, reason)
         batch = self._unsettled
-        sent_at = asyncio.get_running_loop().time()
         await self._write(batch, sent_before)
         self._unsettled = None
         self.head = batch.digest
-        self.confirmed_at = max(self.confirmed_at, sent_at)
         session.mark_durable(batch.next_seq)
 
     def _written(self, writing: asyncio.Task[None]) -> None:

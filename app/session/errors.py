@@ -142,6 +142,11 @@ class StoreUnusable(PersistenceError):
 
 
 @dataclass(eq=False)
+class UnsupportedSchema(StoreUnusable):
+    """The store was made, or brought up to date, by a newer build."""
+
+
+@dataclass(eq=False)
 class FlushTimeout(PersistenceError):
     session_id: str
     timeout_ms: int

@@ -19,8 +19,8 @@ def fork(
 ) -> tuple[Header, Batch]:
     """The header and the one batch of a child of `stored` at the boundary `seq` (by default the last `turn/end`).
 
-    Messages pending there are discarded in the child, so they do not run twice. Raises InvalidBoundary, OpenTurn, and as
-    `verify` for the events up to the boundary; what comes after it does not matter.
+    Messages pending there are discarded in the child, so they do not run twice. Raises InvalidBoundary, OpenTurn, and
+    as `verify` for the events up to the boundary; what comes after it does not matter.
     """
     boundary = _boundary(stored, seq)
     part = _up_to(stored, boundary)
@@ -54,7 +54,7 @@ def _is_inside_turn(stored: StoredLog, boundary: int) -> bool:
 
 
 def _up_to(stored: StoredLog, boundary: int) -> StoredLog:
-    """The log cut after the boundary. Whole batches keep their digests; the one that is cut gets a digest of its own."""
+    """The log cut after the boundary. Whole batches keep their digests; one that is cut gets a digest of its own."""
     events = stored.events[: boundary + 1]
     ends = tuple(end for end in stored.ends if end.seq <= boundary)
     start, head = (ends[-1].seq + 1, ends[-1].digest) if ends else (0, _header_digest(stored))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.session.errors import IllegalEvent, InvalidId
+from app.session.errors import IllegalEvent, InvalidId, UnstorableValue
 from app.session.events import EventData, Extension
 from app.session.identifiers import check_id
 from app.session.log_state import (
@@ -70,6 +70,14 @@ def _need(holds: bool, condition: str) -> None:
         raise _Broken(condition)
 
 
+def _text(field: str, value: object) -> str:
+    """The JSON text of a field. What cannot be stored in it is told by its place in the event's data."""
+    try:
+        return encode(value)
+    except UnstorableValue as error:
+        raise UnstorableValue(f"/{field}{error.path}", error.kind) from None
+
+
 # One function for each type: checks the conditions first, then changes the state. Nothing may fail after a change.
 
 
@@ -80,7 +88,7 @@ def _accepted(log: LogState, event: Any) -> None:
         check_id(message_id)
     except InvalidId as error:
         raise _Broken(str(error)) from None
-    text = encode(event.message)
+    text = _text("message", event.message)
     log.accepted[message_id] = fingerprint(text, event.placement)
     log.pending = {**log.pending, message_id: Pending(message_id, text, event.placement)}
 
@@ -127,7 +135,7 @@ def _user_message(log: LogState, event: Any) -> None:
         _need(message_id == turn.announced[0], f"the next announced message is {turn.announced[0]!r}")
     else:
         _need(entry.placement != "next_turn", "a next_turn message is only taken as the input of a turn")
-    same = entry.placement == event.placement and entry.message == encode(event.message)
+    same = entry.placement == event.placement and entry.message == _text("message", event.message)
     _need(same, f"message {message_id!r} was accepted with other content or placement")
     log.pending = _without(log.pending, [message_id])
     announced = turn.announced[1:]
@@ -160,7 +168,7 @@ def _request_header(log: LogState, event: Any) -> None:
 
 def header_text(config: Any, system: str | None, tools: Any) -> str:
     """The part of a request header that is compared with the one before."""
-    return encode([config, system, tools])
+    return f"[{_text('config', config)},{_text('system', system)},{_text('tools', tools)}]"
 
 
 def _chunk(log: LogState, event: Any) -> None:

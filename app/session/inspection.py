@@ -1,4 +1,4 @@
-"""Looking at a stored session without touching it: what is there, what recovery would make of it, what is wrong with it."""
+"""Looking at a stored session without touching it: what is there, what recovery would add, what is wrong."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from app.session.verification import verify
 class Inspection:
     """A stored session as it is. `events` are stored, `closers` are what resuming would add with nothing asked.
 
-    `open_calls` have a call and no result. `problem` is what would make resuming refuse the log, `torn` an incomplete last
-    batch that would be cut.
+    `open_calls` have a call and no result. `problem` is what would make resuming refuse the log, `torn` an incomplete
+    last batch that would be cut.
     """
 
     session_id: str

@@ -32,7 +32,7 @@ from app.session.record import SessionEvent
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a session: the epoch's number, the owner (None when released), seconds of lease left (may be below 0)."""
+    """Who holds a session: the epoch's number, the owner (None when released), seconds of lease left, below 0 too."""
 
     epoch: int
     owner: str | None
@@ -43,8 +43,8 @@ class Holder:
 class StoredLog:
     """A session as it is stored, not verified: app.session.verification does that.
 
-    `ends` are the ends of its batches in order, `next_seq` and `head` what the store keeps beside them. `torn` says, for
-    a store that can have one, what incomplete last batch was left out.
+    `ends` are the ends of its batches in order, `next_seq` and `head` what the store keeps beside them. `torn` says,
+    for a store that can have one, what incomplete last batch was left out.
     """
 
     session_id: str

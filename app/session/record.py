@@ -121,13 +121,15 @@ def message_problem(message: Any) -> str | None:
     return None
 
 
+_BLOCK_KEYS = {"text": ("text",), "reasoning": ("text",), "tool_call": ("id", "name", "arguments")}
+
+
 def _blocks_problem(event: Any) -> str | None:
     for block in event.content:
-        keys = {"text": ("text",), "reasoning": ("text",), "tool_call": ("id", "name", "arguments")}.get(
-            block.get("type")
-        )
+        kind = block.get("type")
+        keys = _BLOCK_KEYS.get(kind) if type(kind) is str else None
         if keys is None or not all(type(block.get(key)) is str for key in keys):
-            return f"assistant/message: no such block: {block.get('type')!r}"
+            return f"assistant/message: no such block: {kind!r}"
     return _config_problem(event.type, event.model)
 
 
@@ -137,10 +139,18 @@ def _config_problem(where: str, config: JsonObject) -> str | None:
     return None
 
 
+_CONFIG_KINDS = {"temperature": (int, float), "max_tokens": (int,), "stop": (list,)}
+
+
 def _header_problem(event: Any) -> str | None:
     for tool in event.tools:
         if not (type(tool.get("name")) is str and type(tool.get("description")) is str and "schema" in tool):
             return "request/header: a tool has name, description and schema"
+    for name, kinds in _CONFIG_KINDS.items():
+        if name in event.config and type(event.config[name]) not in kinds:
+            return f"request/header: {name} is not what it has to be"
+    if not all(type(text) is str for text in event.config.get("stop", ())):
+        return "request/header: stop is a list of strings"
     return _config_problem(event.type, event.config)
 
 

@@ -168,7 +168,7 @@ class Session:
 
     def _check_usable(self, data: Iterable[ev.EventData]) -> None:
         self.check_thread()
-        if self.lost is None or any(event.type not in _LEAVES_NO_TURN_OPEN for event in data):
+        if not self.is_live or any(event.type not in _LEAVES_NO_TURN_OPEN for event in data):
             self.check_usable()
 
     def _take_in(self, data: tuple[ev.EventData, ...]) -> tuple[SessionEvent, ...]:
@@ -193,11 +193,13 @@ class Session:
             if declared is None:
                 raise IllegalEvent(self.state.turn.state, data.type, "this extension type is not declared")
             ignorable = declared.ignorable
-        seq = self.state.length
+        seq, before = self.state.length, self.state.snapshot()
         advance(self.state, data)
         text = encode(to_json(data), self._limits.values)
         if "\\ud" in text and data.type in ev.CATALOGUE:  # halves of a pair become the character that is stored
             data = parse(data.type, decode(text))  # type: ignore[arg-type]  # an object, as it was
+            self.state.restore(before)
+            advance(self.state, data)
         event = SessionEvent(seq, self._clock(), data.type, text, ignorable)
         self._check_limits(event)
         return data, event

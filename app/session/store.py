@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,20 @@ from app.session.batch import Batch, Header, Reason
 from app.session.drain import Drain, DrainLimits
 from app.session.errors import (
     LOST_ERRORS,
-    FlushTimeout,
     PersistenceError,
     SessionDeleted,
     SessionExists,
+    SessionFenced,
     SessionHeld,
     SessionNotFound,
     SessionNotLive,
+    Stored,
 )
 from app.session.forking import fork
 from app.session.identifiers import check_id
 from app.session.identifiers import new_id as make_id
 from app.session.inspection import Inspection, inspect
+from app.session.lease import Lease
 from app.session.ownership import Epoch, Owner
 from app.session.persistence import SessionPersistence, SessionRow
 from app.session.record import SessionEvent
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 class _Live:
     session: Session
     drain: Drain
+    lease: Lease
 
 
 class SessionStore:
@@ -89,7 +92,7 @@ class SessionStore:
             session = Session(
                 header, Epoch.first(self.owner), self._clock, extensions=self.extensions, limits=self._log_limits
             )
-            return self._publish(session, header.digest)
+            return self._publish(session, header.digest, asyncio.get_running_loop().time())
 
     async def resume(self, session_id: str, *, force: bool = False) -> Session:
         """Take a stored session over and repair it: it is live, balanced and stored when this returns.
@@ -118,7 +121,7 @@ class SessionStore:
                 extensions=self.extensions,
                 limits=self._log_limits,
             )
-            return self._publish(session, taken.head)
+            return self._publish(session, taken.head, taken.confirmed_at)
 
     def get(self, session_id: str) -> Session | None:
         """The session of this id if it is live here."""
@@ -132,17 +135,45 @@ class SessionStore:
     async def release(self, session: Session) -> None:
         """Flush, end the lease, forget the session. If that fails it raises and the session stays live.
 
-        A lost session is forgotten as it is.
+        A lost session is forgotten as it is, also one that is found to be lost by this; that is raised.
         """
         live = self._require(session)
-        if session.lost is None:
-            await live.drain.flush("final")
-            await live.drain.settle()
-            if session.durable:
-                await self._refusable(session, self.persistence.release(session.id, session.epoch))
+        try:
+            if not session.is_lost:
+                while session.durable < len(session):  # also what came in during the flush
+                    await live.drain.flush("final")
+                session.is_live = False  # or what came in from here on would be forgotten
+                await self._end_lease(live)
+        except BaseException:
+            session.is_live = self._live.get(session.id) is live
+            if session.is_lost:
+                await self._forget(live)
+            raise
+        await self._forget(live)
+
+    async def _end_lease(self, live: _Live) -> None:
+        session = live.session
+        ours = Stored(session.epoch.number, session.durable, live.drain.head)
+
+        async def end() -> None:
+            try:
+                await self.persistence.release(session.id, session.epoch)
+            except SessionFenced as refusal:
+                if refusal.stored != ours:
+                    raise
+                # nobody took it since: an earlier try has ended it, and its answer was lost
+
+        if session.durable:
+            await self._refusable(live, end())
+
+    async def _forget(self, live: _Live) -> None:
+        session = live.session
         await live.drain.settle()
         session.is_live = False
-        del self._live[session.id]
+        if self._live.get(session.id) is live:
+            del self._live[session.id]
+        if session.is_lost and (missing := len(session) - session.durable):
+            logger.error("session %s is lost here with %d events that were never stored", session.id, missing)
 
     # ---------------------------------------------------------------------------------------- durability
 
@@ -159,44 +190,14 @@ class SessionStore:
 
         Raises the error of a lost session, SessionFenced, or what the store raised.
         """
-        drain = self._require(session).drain
+        lease = self._require(session).lease
         session.check_usable()
-        if session.durable and time.monotonic() - drain.confirmed_at > self.owner.lease_s - self._lease_margin_s:
-            await self._renew(session, drain)
+        if session.durable:
+            await lease.ensure(self._lease_margin_s)
 
-    @asynccontextmanager
-    async def heartbeat(self, session: Session) -> AsyncIterator[None]:
+    def heartbeat(self, session: Session) -> AbstractAsyncContextManager[None]:
         """Keep the lease while the body runs: renewed whenever nothing was written for a third of it."""
-        drain = self._require(session).drain
-        beating = asyncio.get_running_loop().create_task(self._beat(session, drain))
-        try:
-            yield
-        finally:
-            beating.cancel()
-            await asyncio.wait((beating,))
-
-    async def _beat(self, session: Session, drain: Drain) -> None:
-        third = self.owner.lease_s / 3
-        while session.lost is None:
-            wait_s = drain.confirmed_at + third - time.monotonic()
-            if wait_s > 0 or not session.durable:
-                await asyncio.sleep(max(wait_s, third / 10))
-                continue
-            try:
-                await self._renew(session, drain)
-            except PersistenceError as error:
-                logger.warning("the lease of session %s was not renewed: %s", session.id, error)
-                await asyncio.sleep(third / 10)
-
-    async def _renew(self, session: Session, drain: Drain) -> None:
-        sent_at = time.monotonic()
-        renewing = asyncio.ensure_future(self.persistence.renew(session.id, session.epoch))
-        done, _ = await asyncio.wait((renewing,), timeout=self.drain_limits.flush_timeout_ms / 1000)
-        if not done:
-            renewing.cancel()
-            raise FlushTimeout(session.id, self.drain_limits.flush_timeout_ms)
-        await self._refusable(session, renewing)
-        drain.confirmed_at = max(drain.confirmed_at, sent_at)
+        return self._require(session).lease.kept()
 
     # ---------------------------------------------------------------------------------------- other operations
 
@@ -219,16 +220,20 @@ class SessionStore:
 
         Raises SessionExists, SessionNotFound, InvalidBoundary, OpenTurn, and as `resume` for what is read.
         """
+        check_id(session_id)
         child_id = make_id() if new_id is None else check_id(new_id)
         if child_id in self._live or child_id in self._reserved:
             raise SessionExists(child_id)
         with self._reserve(child_id):
             await self.persistence.check_free(child_id)
-            stored = await self.persistence.read(check_id(session_id), before=None if seq is None else seq + 1)
+            stored = await self.persistence.read(session_id, before=None if seq is None else seq + 1)
             header, batch = fork(stored, seq, child_id, self._clock(), self.extensions)
-            epoch = Epoch.first(self.owner)
+            epoch = self._abandoned[child_id] = Epoch.first(self.owner)
             await self.persistence.append(header, batch, epoch)
-            await self.persistence.release(child_id, epoch)
+            try:
+                await self._drop_abandoned(child_id)
+            except Exception as error:  # whatever the store raised: the child is stored, and its lease ends by itself
+                logger.warning("the lease of the new session %s was not ended: %s", child_id, error)
         return child_id
 
     async def delete(self, session_id: str) -> None:
@@ -239,12 +244,21 @@ class SessionStore:
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _publish(self, session: Session, head: bytes) -> Session:
+    def _publish(self, session: Session, head: bytes, confirmed_at: float) -> Session:
         async def write(batch: Batch, sent_before: bool) -> None:
+            sent_at = asyncio.get_running_loop().time()
             appending = self.persistence.append(session.header, batch, session.epoch)
-            await self._refusable(session, appending, batch if sent_before else None)
+            await self._refusable(live, appending, batch if sent_before else None)
+            live.lease.confirm(sent_at)
 
-        self._live[session.id] = _Live(session, Drain(session, head, write, self.drain_limits))
+        async def renew() -> None:
+            session.check_usable()
+            if session.durable:  # before the first write there is no lease
+                await self._refusable(live, self.persistence.renew(session.id, session.epoch))
+
+        patience_s = min(self.drain_limits.flush_timeout_ms / 1000, self.owner.lease_s - self._lease_margin_s)
+        lease = Lease(session.id, self.owner.lease_s, renew, confirmed_at, patience_s)
+        live = self._live[session.id] = _Live(session, Drain(session, head, write, self.drain_limits), lease)
         return session
 
     def _require(self, session: Session) -> _Live:
@@ -253,19 +267,18 @@ class SessionStore:
             raise SessionNotLive(session.id)
         return live
 
-    async def _refusable(self, session: Session, call: Awaitable[None], repeated: Batch | None = None) -> None:
+    async def _refusable(self, live: _Live, call: Awaitable[None], repeated: Batch | None = None) -> None:
         try:
             await call
         except (*LOST_ERRORS, SessionNotFound) as refusal:
-            head = self._require(session).drain.head
-            error = await explain_refusal(self.persistence, session, head, refusal, repeated)
-            self._lose(session, error)
+            error = await explain_refusal(self.persistence, live.session, live.drain.head, refusal, repeated)
+            self._lose(live.session, error)
             raise error from refusal
 
     def _lose(self, session: Session, error: PersistenceError) -> None:
         if session.lost is None:
             session.lost = error
-            logger.error("%s; %d events were never stored", error, len(session) - session.durable)
+            logger.error("%s", error)
             for told in tuple(session.on_lost):
                 told(error)
 
@@ -283,5 +296,5 @@ class SessionStore:
             try:
                 await self.persistence.release(session_id, epoch)
             except (*LOST_ERRORS, SessionNotFound):
-                logger.info("the claim that a failed resume of session %s left is gone already", session_id)
+                logger.info("the claim that was left on session %s is gone already", session_id)
             del self._abandoned[session_id]

@@ -58,6 +58,7 @@ class ReadingContract(Contract):
             with pytest.raises(ValueError):  # noqa: PT011  # which one is the point of its table
                 await store.read_from(writer.id, seq)
         assert list(await store.read_from(writer.id, 1, 2)) == writer.events[1:3]
+        assert list(await store.read_from(writer.id, 1, 2**70)) == writer.events[1:]
         limits: list[Any] = [0, -1, 1.5, None]
         for limit in limits:
             with pytest.raises(ValueError):  # noqa: PT011
@@ -162,3 +163,8 @@ class ReadingContract(Contract):
             with pytest.raises(ValueError):  # noqa: PT011
                 await store.list(limit)
         assert await store.list(1, (CREATED_AT, "nothing")) == []
+
+    async def test_a_position_may_be_any_integer_and_any_id(self, store: SessionPersistence) -> None:
+        await Writer.new(store, "s").write()
+        found = {at: [row.session_id for row in await store.list(2**70, (at, "t"))] for at in (-(2**70), 0, 2**70)}
+        assert found == {-(2**70): [], 0: [], 2**70: ["s"]}

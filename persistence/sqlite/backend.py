@@ -105,10 +105,10 @@ class SqlitePersistence:
             key, found = reading.find(connection, session_id)
             now = rules.check_takeable(found, session_id, force=force)
             log, (epoch, batch) = stored, prepared
-            if (now.stored, now.token) != (row.stored, row.token):
+            if now.stored != row.stored:
                 log = reading.read_log(connection, session_id, key, now)
                 epoch, batch = prepare(now, log)
-            writing.claim(connection, session_id, key, now.header_text, epoch, batch)
+            writing.claim(connection, key, now.header_text, epoch, batch)
             return epoch, log
 
         check_id(session_id)

@@ -14,6 +14,7 @@ from persistence.rules import Found, Row
 from persistence.sqlite import errors
 
 MAX_EVENTS = 1 << 32
+_MAX_INTEGER = (1 << 63) - 1
 
 _ROW = """
 SELECT key, epoch, token, owner, boot_id, pid, started, lease_until - (SELECT now FROM clock), next_seq, head, header
@@ -50,7 +51,7 @@ def find(connection: sqlite3.Connection, session_id: str) -> tuple[int, Found]:
     if header is None:
         return columns[0], "deleted"
     _check(session_id, columns, _ROW_KINDS)
-    if type(head) is not bytes or len(head) != 32 or type(header) is not str or not header.isascii():
+    if type(head) is not bytes or type(header) is not str or not header.isascii():
         raise CorruptLog(session_id, "the session's row", "its header or digest is not what it has to be")
     key, epoch, token, owner, boot_id, pid, started, lease_left, next_seq = columns
     process = None if boot_id is None or pid is None or started is None else Process(boot_id, pid, started)
@@ -73,7 +74,8 @@ def read_log(
 
 def read_events(connection: sqlite3.Connection, session_id: str, key: int, seq: int, limit: int) -> list[SessionEvent]:
     """At most `limit` events from `seq` on. Raises CorruptLog."""
-    return [event for event, _ in _read(connection, session_id, key, min(seq, MAX_EVENTS), MAX_EVENTS, limit)]
+    seq, limit = min(seq, MAX_EVENTS), min(limit, MAX_EVENTS)
+    return [event for event, _ in _read(connection, session_id, key, seq, MAX_EVENTS, limit)]
 
 
 def digest_at(connection: sqlite3.Connection, key: int, seq: int) -> bytes | None:
@@ -84,7 +86,12 @@ def digest_at(connection: sqlite3.Connection, key: int, seq: int) -> bytes | Non
 
 def read_list(connection: sqlite3.Connection, limit: int, after: tuple[int, str] | None) -> list[SessionRow]:
     """A page of sessions, from their rows alone. Raises CorruptLog."""
-    found = connection.execute(*((_LIST_FROM_THE_NEWEST, (limit,)) if after is None else (_LIST, (*after, limit))))
+    limit = min(limit, MAX_EVENTS)
+    if after is None:
+        found = connection.execute(_LIST_FROM_THE_NEWEST, (limit,))
+    else:
+        created_at, session_id = after
+        found = connection.execute(_LIST, (max(-_MAX_INTEGER, min(created_at, _MAX_INTEGER)), session_id, limit))
     rows = []
     for values in found:
         _check(str(values[0]), values, _LIST_KINDS)

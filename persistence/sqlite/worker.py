@@ -17,8 +17,7 @@ from persistence.sqlite import errors
 from persistence.sqlite.database import Database
 
 T = TypeVar("T")
-Outcome: TypeAlias = tuple[Any, BaseException | None]
-Job: TypeAlias = tuple["asyncio.Future[Outcome]", Callable[[], object]]
+Job: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], object]]
 
 
 class Worker:
@@ -47,39 +46,36 @@ class Worker:
 
     async def stop(self) -> None:
         """Finish the jobs that were asked for, close the database, end the thread."""
-        closing = self._put(self._database.close)
+        closing = self._ask(self._database.close)
         self._jobs.put(None)
         await closing
         self._thread.join()  # it has nothing left to do
 
-    async def _ask(self, work: Callable[[], T]) -> T:
-        result, error = await self._put(work)
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]  # what `work` returned
-
-    def _put(self, work: Callable[[], object]) -> asyncio.Future[Outcome]:
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def _ask(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((answer, work))
         return answer
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             answer, work = job
-            outcome: Outcome
+            result: object = None
+            failure: BaseException | None = None
             try:
-                outcome = work(), None
+                result = work()
             except BaseException as error:  # whatever it is, it is for the one who asked, not for this thread
-                outcome = None, error
+                failure = error
             try:
-                answer.get_loop().call_soon_threadsafe(_tell, answer, outcome)
+                answer.get_loop().call_soon_threadsafe(_tell, answer, result, failure)
             except RuntimeError:  # that loop has been closed: nobody waits any more
                 pass
-            del job, answer, work, outcome  # they are not kept while this waits for the next one
+            del job, answer, work, result, failure  # they are not kept while this waits for the next one
 
 
-def _tell(answer: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    # An error is handed over as a value: set as an exception, it would be reported as never retrieved when the caller
-    # is cancelled in the same moment.
-    if not answer.done():
-        answer.set_result(outcome)
+def _tell(answer: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
+    if answer.done():  # its caller was cancelled
+        return
+    if failure is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(failure)

@@ -17,12 +17,12 @@ _ADVANCE = """
 UPDATE sessions
 SET next_seq = ?, head = ?, title = coalesce(?, title),
     last_write = (SELECT now FROM clock), lease_until = (SELECT now FROM clock) + ?
-WHERE key = ? AND epoch = ? AND token = ? AND next_seq = ? AND head = ? AND id = ? AND header = ?
+WHERE key = ? AND epoch = ? AND token = ? AND next_seq = ? AND head = ? AND header = ?
 """
 _EVENT = "INSERT INTO events (place, type, time, ignorable, data) VALUES (?, ?, ?, ?, ?)"
 _LAST_EVENT = """
 INSERT INTO events (place, type, time, ignorable, data, reason, digest, written_at)
-SELECT ?, ?, ?, ?, ?, ?, ?, now FROM clock
+VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT now FROM clock))
 """
 _CREATE = """
 INSERT INTO sessions (
@@ -54,7 +54,7 @@ _MAX_KEYS = 10_000
 
 
 class Keys:
-    """The keys of the sessions that one writer has met. Only hints: the statement that uses one checks the id."""
+    """The keys of the sessions that one writer has met. Only hints: who uses one compares the header, id included."""
 
     def __init__(self) -> None:
         self._keys: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Keys:
 def append(keys: Keys, header: Header, batch: Batch, epoch: Epoch, connection: sqlite3.Connection) -> None:
     """Store a batch by the contract's table. Mostly one UPDATE decides; if it does not, the row tells why."""
     key = keys.get(header.id)
-    if not _advance(connection, key, header.id, header.text, batch, epoch):
+    if not _advance(connection, key, header.text, batch, epoch):
         key, found = find(connection, header.id)
         outcome = decide(found, header, batch, epoch, partial(digest_at, connection, key))
         if outcome == "repeated":
@@ -80,20 +80,18 @@ def append(keys: Keys, header: Header, batch: Batch, epoch: Epoch, connection: s
             return
         if outcome == "create":
             key = _create(connection, header, batch, epoch)
-        elif not _advance(connection, key, header.id, header.text, batch, epoch):
+        elif not _advance(connection, key, header.text, batch, epoch):
             raise RuntimeError(f"session {header.id!r}: the statement refused what the rules allow")
         keys.set(header.id, key)
     _insert(connection, key, batch)
 
 
-def claim(
-    connection: sqlite3.Connection, session_id: str, key: int, header_text: str, epoch: Epoch, batch: Batch | None
-) -> None:
+def claim(connection: sqlite3.Connection, key: int, header_text: str, epoch: Epoch, batch: Batch | None) -> None:
     """Make `epoch` the session's, and store the batch that closes its log, if there is one."""
     connection.execute(_CLAIM, (*_claim(epoch), _lease_ms(epoch.owner), key))
     if batch is not None:
-        if not _advance(connection, key, session_id, header_text, batch, epoch):
-            raise RuntimeError(f"session {session_id!r}: the batch of a repair does not continue its log")
+        if not _advance(connection, key, header_text, batch, epoch):
+            raise RuntimeError(f"the batch of a repair does not continue the log: {batch.events[:1]}")
         _insert(connection, key, batch)
 
 
@@ -119,11 +117,9 @@ def delete(session_id: str, connection: sqlite3.Connection) -> None:
         raise SessionNotFound(session_id)
 
 
-def _advance(
-    connection: sqlite3.Connection, key: int, session_id: str, header_text: str, batch: Batch, epoch: Epoch
-) -> bool:
+def _advance(connection: sqlite3.Connection, key: int, header_text: str, batch: Batch, epoch: Epoch) -> bool:
     new = (batch.next_seq, batch.digest, batch.title, _lease_ms(epoch.owner))
-    expected = (key, epoch.number, epoch.token, batch.first_seq, batch.previous, session_id, header_text)
+    expected = (key, epoch.number, epoch.token, batch.first_seq, batch.previous, header_text)
     return connection.execute(_ADVANCE, (*new, *expected)).rowcount == 1
 
 
