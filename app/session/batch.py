@@ -18,6 +18,8 @@ from app.session.record import SessionEvent
 from app.session.values import decode, encode
 
 FORMAT = 1
+MAX_TIME = 1 << 63
+"""No store keeps a time of this many milliseconds, nor does anybody need it."""
 
 Reason: TypeAlias = Literal[
     "request", "tool", "post-step", "final", "background", "caller", "recovery", "import", "fork"
@@ -63,8 +65,10 @@ class Header:
         parent, meta, created_at = data.get("parent"), data.get("meta"), data.get("created_at")
         if data.get("id") != session_id:
             raise CorruptLog(session_id, "the header", f"it is that of session {data.get('id')!r}")
-        if type(created_at) is not int or not isinstance(parent, dict | None) or not isinstance(meta, dict | None):
-            raise CorruptLog(session_id, "the header", "created_at, parent or meta is of the wrong kind")
+        if type(created_at) is not int or not 0 <= created_at < MAX_TIME:
+            raise CorruptLog(session_id, "the header", "created_at is not a number of milliseconds")
+        if not isinstance(parent, dict | None) or not isinstance(meta, dict | None):
+            raise CorruptLog(session_id, "the header", "parent or meta is of the wrong kind")
         return cls(session_id, text, created_at, parent, meta)
 
     @property

@@ -129,7 +129,11 @@ class PersistenceUnavailable(PersistenceError):
 
     session_id: str
     reason: str
-    says = "the store did not take the events of session {session_id!r}: {reason}; they are kept and will be repeated"
+    says = "the store did not answer{whose}: {reason}; what was appended is kept here and will be written again"
+
+    def __post_init__(self) -> None:
+        whose = f" for session {self.session_id!r}" if self.session_id else ""
+        Exception.__init__(self, self.says.format(**vars(self), whose=whose))
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.session import events as ev
-from app.session.batch import Header, chain
+from app.session.batch import MAX_TIME, Header, chain
 from app.session.errors import CorruptLog, IllegalEvent, LimitExceeded, UnknownEventType
 from app.session.grammar import advance
 from app.session.history import History
@@ -70,7 +70,7 @@ def _verify_chain(stored: StoredLog, header: Header) -> None:
 
 def _read(session_id: str, event: SessionEvent, extensions: Mapping[str, ev.ExtensionType]) -> ev.EventData:
     where = f"seq {event.seq}"
-    if type(event.time) is not int or event.time < 0:
+    if type(event.time) is not int or not 0 <= event.time < MAX_TIME:
         raise CorruptLog(session_id, where, "its time is not a number of milliseconds")
     try:
         data = event.data

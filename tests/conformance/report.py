@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = (ROOT / "tests", ROOT / "persistence" / "contract")
 IDS = Path(__file__).with_name("ids.txt")
 CITATION = re.compile(r"\b[A-Z][A-Z0-9]{1,3}-[0-9]+[a-z]?\b")
 NO_CITATIONS = {"ISO-8601", "SHA-1", "SHA-256", "UTF-8", "UTF-16", "UTF-32"}
@@ -25,15 +26,15 @@ def areas() -> dict[str, list[str]]:
     return found
 
 
-def citations(tests: Path = TESTS) -> dict[str, list[str]]:
-    """Each id cited in a Python file under `tests`, and where: `["unit/test_log.py:12", ...]`; not in this one."""
+def citations(*folders: Path) -> dict[str, list[str]]:
+    """Each id cited in a Python file of the folders (by default, the tests), and where; not in this one."""
     found: dict[str, list[str]] = {}
-    for path in sorted(tests.rglob("*.py")):
+    for path in sorted(path for folder in folders or TESTS for path in folder.rglob("*.py")):
         if path == Path(__file__).resolve():
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
             for cited in sorted(set(CITATION.findall(line)) - NO_CITATIONS):
-                found.setdefault(cited, []).append(f"{path.relative_to(tests)}:{number}")
+                found.setdefault(cited, []).append(f"{path.name}:{number}")
     return found
 
 

@@ -1,0 +1,86 @@
+"""Ended by the kernel in the middle of the store's own writes, at any byte: inside a page, inside a record.
+
+A file that may grow no further is given what still fits, and then the process gets SIGXFSZ, which ends it as SIGKILL
+does: without another instruction. No timing is involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from app.session.errors import SessionNotFound
+from tests.crash.child import LEDGER, Part
+from tests.crash.killing import Process, held
+from tests.crash.recovering import recover, recovering_house
+from tests.support.stores import KINDS, Place
+
+IN_FILES = ("sqlite", "jsonl")
+FOLDS_WHEN_CLOSED = ("sqlite",)  # the write-ahead log, into the database
+
+# From one cut to the next, in bytes. None divides a page, so that the cuts fall everywhere in one.
+MAKING, WRITING, CLOSING = 1009, 2053, 499
+
+
+@pytest.fixture
+def new_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Place]:
+    """Each call gives an empty place for stores of the kind that the test is run for."""
+    kind = next(kind for kind in KINDS if kind.name == request.param)
+    return lambda: Place(kind, tmp_path_factory.mktemp("cut"))
+
+
+@pytest.mark.parametrize("new_place", [kind.name for kind in KINDS if kind.name in IN_FILES], indirect=True)
+async def test_a_store_whose_making_was_cut_short_can_be_made(new_place: Callable[[], Place]):
+    """E2E-12: at any byte of a new store; nothing was acknowledged, and the next process can use the place."""
+    cuts = 0
+    for place in cut_short(new_place, "opening", range(1, 32_000, MAKING)):
+        cuts += 1
+        with pytest.raises(SessionNotFound):
+            await recover(place)
+        house = recovering_house(place)
+        async with house.agent("s") as agent:
+            assert (await agent.wait(agent.send("go"))).reason == "completed"
+    assert cuts > 25
+
+
+@pytest.mark.parametrize("new_place", [kind.name for kind in KINDS if kind.name in IN_FILES], indirect=True)
+async def test_a_write_that_was_cut_short_leaves_the_batches_before_it(new_place: Callable[[], Place]):
+    """E2E-12: in the second of two turns, at any byte of what is written."""
+    largest = max(sizes_at(new_place(), "prompt 2"))
+    seen = [
+        len((await recover(place)).stored) for place in cut_short(new_place, "prompt 2", count(largest + 1, WRITING))
+    ]
+    assert len(seen) > 20
+    assert seen == sorted(seen), "a later cut never leaves less"
+    assert len(set(seen)) > 4, "they fell into several batches"
+
+
+@pytest.mark.parametrize("new_place", FOLDS_WHEN_CLOSED, indirect=True)
+async def test_a_session_whose_store_was_cut_short_while_closing_is_whole(new_place: Callable[[], Place]):
+    """E2E-12: both turns had ended and were flushed; there is nothing to close."""
+    smallest = min(sizes_at(new_place(), "closing"))
+    cuts = 0
+    for place in cut_short(new_place, "closing", count(smallest + 1, CLOSING)):
+        cuts += 1
+        recovered = await recover(place)
+        assert recovered.closers == ()
+        assert recovered.turns == [3]
+    assert cuts > 10
+
+
+def sizes_at(place: Place, moment: str) -> list[int]:
+    """How large the files of the store are when the story has come that far."""
+    with held(place, moment, "long"):
+        return [path.stat().st_size for path in place.directory.iterdir() if path.name != LEDGER]
+
+
+def cut_short(new_place: Callable[[], Place], moment: str, limits: Iterator[int] | range) -> Iterator[Place]:
+    """For each limit a place whose child it ended, as long as there are limits that end one."""
+    for limit in limits:
+        place = new_place()
+        with Process(Part("tell", place.words, "long", limit_from=moment, limit=limit)) as child:
+            if not child.is_cut():
+                return
+        yield place
