@@ -1,8 +1,8 @@
 """What a checkpoint adds to a turn, against one bare durable commit through a worker thread measured in the same run.
 
 A turn of one tool call and an answer makes six checkpoints. Its time over SQLite with the semantic policy, less the
-same turn's over memory without checkpoints, divided by six, is one checkpoint; the three take turns, so that a machine
-whose speed drifts does so for all. Sessions of 10, 1,000 and 10,000 events show whether the cost depends on the log's length.
+same turn's over memory without checkpoints, divided by six, is one checkpoint; they take turns, so that a machine whose
+speed drifts does so for all. Sessions of 10, 1,000 and 10,000 events show whether the log's length matters.
 """
 
 import asyncio
