@@ -56,9 +56,10 @@ class SemanticCheckpointPolicy:
         if session is None:
             return await call_next(request)
         await self._sessions.flush(session, "request")
-        if request.signal is not None and request.signal.is_cancelled:
+        if not _is_cancelled(request):
+            await self._sessions.check_ownership(session)
+        if _is_cancelled(request):
             raise AbortedBeforeDispatch(session.id)
-        await self._sessions.check_ownership(session)
         return await call_next(request)
 
     async def before_tool(self, execution: ToolExecution, call_next: Execute) -> ToolResult:
@@ -116,6 +117,10 @@ class EveryEventCheckpointPolicy(SemanticCheckpointPolicy):
         last = session.events_from(len(session) - 1)[0].type
         if last != ev.TurnEnd.type:  # that one is the loop's own final flush
             await self._sessions.flush(session, _REASONS.get(last, "post-step"))
+
+
+def _is_cancelled(request: LlmRequest) -> bool:
+    return request.signal is not None and request.signal.is_cancelled
 
 
 _REASONS: dict[str, Reason] = {

@@ -8,4 +8,5 @@ for name in [name for name in os.environ if name.startswith("BEFOREHAND_") and n
     del os.environ[name]
 
 settings.register_profile("beforehand", deadline=None)  # on top of hypothesis' own profile for CI, when it runs there
-settings.load_profile("beforehand")
+settings.register_profile("thorough", parent=settings.get_profile("beforehand"), max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "beforehand"))

@@ -10,11 +10,7 @@ from app.cancel import CancelSignal
 from app.middleware import Handler, Middleware
 from app.session.call_keys import argument_key, idempotency_key
 from app.session.events import Placement
-from app.session.recovery import Completed as Completed
-from app.session.recovery import NotStarted as NotStarted
-from app.session.recovery import Reconciled as Reconciled
-from app.session.recovery import RecordedCall as RecordedCall
-from app.session.recovery import Unknown as Unknown
+from app.session.recovery import Reconciled, RecordedCall
 from app.session.session import Session
 
 Effects: TypeAlias = Literal["read_only", "idempotent", "side_effect"]

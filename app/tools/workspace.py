@@ -248,5 +248,5 @@ def _write_all(file: int, path: WorkspacePath, content: bytes) -> None:
         try:
             written += os.write(file, memoryview(content)[written:])
         except OSError as error:
-            done = f"after {written} of {len(content)} bytes"
-            raise ToolError("IO_FAILED", f"'{path}': {error.strerror} {done}") from error
+            done = f"{error.strerror} after {written} of {len(content)} bytes"
+            raise ToolError("IO_FAILED", f"'{path}': {done}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,13 @@ def is_balanced(session: Session) -> bool:
         block["id"] for data in data_of(session, "assistant/message") for block in data["content"] if "id" in block
     ]
     return session.state.turn.state == IDLE and asked == [data["call_id"] for data in data_of(session, "tool/result")]
+
+
+def unhandled_errors() -> list[dict[str, Any]]:
+    """What asyncio reports from now on of tasks whose errors nobody looked at; it grows when they are collected."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    return reported
 
 
 async def writes(persistence: SessionPersistence, session_id: str = "s") -> list[str]:

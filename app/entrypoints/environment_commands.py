@@ -1,0 +1,50 @@
+"""The commands that tell what this environment comes to. What they do is imported when they are called."""
+
+from __future__ import annotations
+
+from app.entrypoints.options import Json, ModelSpec, Profile, Tools, Workspace
+from app.entrypoints.output import Output
+
+
+def explain(model: ModelSpec = None, profile: Profile = None, json: Json = False) -> int:
+    """Say what each checkpoint covers here.
+
+    Read from the services as they are built: what is inside and what is outside of each checkpoint.
+    """
+    from app.entrypoints import environment
+    from app.entrypoints.opening import load
+
+    return environment.explain(load(profile, model), Output(is_json=json))
+
+
+def tools(tools: Tools = None, workspace: Workspace = None, profile: Profile = None, json: Json = False) -> int:
+    """List the enabled tools.
+
+    Their effects, which decide what a model is told after a crash, and their schemas.
+    """
+    from app.entrypoints import environment
+    from app.entrypoints.opening import load
+
+    return environment.tools(load(profile, None, workspace, tools), Output(is_json=json))
+
+
+def config_show(profile: Profile = None, json: Json = False) -> int:
+    """Print every setting and its source.
+
+    Secrets are masked.
+    """
+    from app.entrypoints import environment
+    from app.entrypoints.opening import load
+
+    return environment.show_settings(load(profile), Output(is_json=json))
+
+
+def config_check(profile: Profile = None, json: Json = False) -> int:
+    """Say what is wrong with the settings.
+
+    Everything is built from them, and nothing opened.
+    """
+    from app.entrypoints import environment
+    from app.entrypoints.opening import load
+
+    return environment.check(load(profile), Output(is_json=json))

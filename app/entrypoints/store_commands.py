@@ -1,0 +1,123 @@
+"""The commands that look at what is stored, or keep it in order. What they do is imported when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.entrypoints.options import Full, Json, Profile, SessionId
+from app.entrypoints.output import Output
+from app.session.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from app.session.store import SessionStore
+
+
+def sessions(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Sessions on a page.")] = 20,
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a page ended.")] = None,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """List the stored sessions, newest first."""
+    from app.entrypoints import looking
+
+    return _look(profile, json, lambda store, output: looking.list_sessions(store, limit, after, output))
+
+
+def show(
+    session_id: SessionId,
+    full: Full = False,
+    chunks: Annotated[bool, typer.Option("--chunks", help="A line for each chunk of the model's stream.")] = False,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Show a session as a timeline.
+
+    Between the events stand the checkpoints: what is above such a line was durable before the model was asked, before
+    the tool acted, or whatever the line says. An open call is marked, and below the log stands what resuming would add.
+    Works beside a live owner and changes nothing.
+    """
+    from app.entrypoints import looking
+
+    return _look(
+        profile, json, lambda store, output: looking.show(store, session_id, output, full=full, all_chunks=chunks)
+    )
+
+
+def tail(
+    session_id: SessionId,
+    start: Annotated[int, typer.Option("--from", min=0, metavar="SEQ", help="The first event to print.")] = 0,
+    follow: Annotated[bool, typer.Option(help="Wait for events to come, until Ctrl-C.")] = True,
+    full: Full = False,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Print a session's events as they become durable."""
+    from app.entrypoints import looking
+
+    return _look(
+        profile, json, lambda store, output: looking.tail(store, session_id, start, output, follow=follow, full=full)
+    )
+
+
+def verify(
+    session_id: Annotated[str | None, typer.Argument(metavar="ID", help="The session's id.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Verify every session.")] = False,
+    head: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="A head that this log had: it must hold it.")
+    ] = None,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Check that a log is what was written.
+
+    Gaps, decodability, digests, grammar, pairing and order are checked, and the head digest is printed. Kept elsewhere
+    and given as --head later, it also shows whether the end of the log is missing, which nothing inside the log can.
+    """
+    from app.entrypoints import verifying
+
+    if (session_id is None) is not every:
+        raise ConfigurationError("give a session's id, or --all")
+    if every and head is not None:
+        raise ConfigurationError("--head belongs to one session")
+    return _look(profile, json, lambda store, output: verifying.verify(store, session_id, head, output))
+
+
+def fork(
+    session_id: SessionId,
+    at: Annotated[
+        int | None, typer.Option(min=0, metavar="SEQ", help="The seq of a turn/end; the last by default.")
+    ] = None,
+    new_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="The new session's id.")] = None,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Branch a session off at the end of a turn.
+
+    The new session shares the log up to there and goes its own way; its id is printed. The old one is not touched.
+    """
+    from app.entrypoints import keeping
+
+    return _look(profile, json, lambda store, output: keeping.fork(store, session_id, at, new_id, output))
+
+
+def delete(
+    session_id: SessionId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it: there is no way back.")] = False,
+    profile: Profile = None,
+) -> int:
+    """Delete a session for good, whoever owns it. Its id cannot be used again."""
+    from app.entrypoints import keeping
+
+    if not yes:
+        raise ConfigurationError(f"deleting {session_id!r} cannot be undone; say --yes to do it")
+    return _look(profile, False, lambda store, output: keeping.delete(store, session_id, output))
+
+
+def _look(profile: str | None, json: bool, action: Callable[[SessionStore, Output], Awaitable[int]]) -> int:
+    from app.entrypoints.opening import load, look
+
+    return look(load(profile), action, Output(is_json=json))
