@@ -107,7 +107,7 @@ class Agent:
     def cancel(self, cause: str = "user", *, keep_inbox: bool = False) -> None:
         """Drop the pending messages that wake (not context), then ask the running turn to stop. Never waits."""
         self.session.check_thread()
-        if not keep_inbox and not self.session.is_lost:
+        if not keep_inbox and self.session.is_live and not self.session.is_lost:
             self._inbox.discard_waking(cause)
         if self._signal is not None:
             self._signal.cancel(cause)

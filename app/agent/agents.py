@@ -36,12 +36,12 @@ class Agents:
     async def create(self, session_id: str | None = None, meta: dict[str, Any] | None = None) -> Agent:
         """An agent with a new session. Raises as `SessionStore.create`."""
         self._check_open(session_id)
-        return self._start(await self.sessions.create(session_id, meta))
+        return self.start(await self.sessions.create(session_id, meta))
 
     async def resume(self, session_id: str, *, force: bool = False) -> Agent:
         """An agent that goes on with a stored session; pending messages run at once. Raises as `sessions.resume`."""
         self._check_open(session_id)
-        return self._start(await self.sessions.resume(session_id, force=force))
+        return self.start(await self.sessions.resume(session_id, force=force))
 
     def get(self, session_id: str) -> Agent | None:
         """The agent of a session, if both are live here."""
@@ -68,7 +68,9 @@ class Agents:
         if self._is_closing:
             raise AgentClosed(session_id or "(new)")
 
-    def _start(self, session: Session) -> Agent:
+    def start(self, session: Session) -> Agent:
+        """The agent of a session that is live already; its pending messages run at once. Raises AgentClosed."""
+        self._check_open(session.id)
         self._agents = {key: agent for key, agent in self._agents.items() if agent.status != "closed"}
         agent = Agent(
             session,

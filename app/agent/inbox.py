@@ -26,7 +26,9 @@ class Inbox:
         """The ids of the pending messages that wake, in order of acceptance."""
         return [entry.id for entry in self._session.state.pending_of(*WAKES)]
 
-    def accept(self, content: Any, placement: ev.Placement, message_id: str | None, meta: ev.JsonObject | None) -> str:
+    def accept(
+        self, content: Any, placement: ev.Placement, message_id: str | None = None, meta: ev.JsonObject | None = None
+    ) -> str:
         """Accept a message; returns its id. The same id, content, placement and meta again append nothing.
 
         Raises ValueError, UnstorableValue, InvalidId, MessageConflict, LimitExceeded, and the error of a lost session.

@@ -95,6 +95,8 @@ class AgentLoop:
             await ToolCalls(self.tools, turn, self._max_parallel_tools).run()
         was_steered = await turn.take_in()
         await run_listeners(self.post_step, Step(turn.session, turn.number, turn.step, turn.signal, turn.accept))
+        if turn.session.is_lost:  # the step is left open, so that the end can say in which one
+            return False
         await turn.record(ev.StepEnd(turn.number, turn.step))
         is_owed = bool(answer.calls) or was_steered or bool(turn.session.state.pending_of("next_step"))
         return is_owed and not turn.must_stop
@@ -205,6 +207,8 @@ class AgentLoop:
 
     async def _close(self, turn: Turn, failure: TurnFailed | None) -> None:
         session = turn.session
+        if failure is None and session.lost is not None:
+            failure = _as_failure(session.lost, turn)
         for result in closing_results(session.state, {}):
             failure = await _record_closing(turn, result, failure)
         if session.state.turn.state in (REQUEST, DONE):

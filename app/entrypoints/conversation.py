@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.agent.agent import Agent
-from app.agent.agents import Agents
+from app.agent.inbox import Inbox
 from app.entrypoints.bodies import body
 from app.entrypoints.escaping import one_line
 from app.entrypoints.exits import DONE, FAILED, HELD, UNAVAILABLE
@@ -20,6 +20,7 @@ from app.session.errors import ConfigurationError, SessionDeleted, SessionExists
 from app.session.history import result_text
 from app.session.record import SessionEvent, parse
 from app.session.session import Session
+from app.session.store import SessionStore
 
 if TYPE_CHECKING:
     from containers.application import Built
@@ -40,17 +41,16 @@ class Order:
 
 async def converse(application: Built, order: Order, output: Output, stopping: Stopping) -> int:
     """Carry the order out; the exit code. Raises errors of ours, and CancelledError if it is to stop at once."""
-    agents = application.agents
+    agents, sessions = application.agents, application.sessions
     if agents.config.model is None and order.session_id is not None and order.prompt is None:
-        return await _repair_only(agents, order.session_id, order.force, output)
-    agent = stopping.agent = await _enter(agents, order, output)
-    session = agent.session
+        return await _repair_only(sessions, order.session_id, order.force, output)
+    session = await _enter(sessions, order, output)
     narrator = Narrator(output, session)
     _tell_repair(session, output)
     if order.prompt is not None:
-        agent.send(order.prompt)
+        Inbox(session).accept(order.prompt, "next_turn")
         try:
-            await agents.sessions.flush(session)
+            await sessions.flush(session)
         except SessionExists:  # two began it at once; the other one was first
             output.error(f"session {session.id!r} was created by another process at this moment; nothing was written")
             return HELD
@@ -58,6 +58,7 @@ async def converse(application: Built, order: Order, output: Output, stopping: S
     elif not session.state.pending_of("next_turn", "next_step"):
         _tell_how_to_go_on(session, output)
         return DONE
+    agent = stopping.agent = agents.start(session)
     try:
         await agent.wait_idle()
     except SessionDeleted as deleted:  # while it ran: no fault of the command line
@@ -69,11 +70,11 @@ async def converse(application: Built, order: Order, output: Output, stopping: S
 # ---------------------------------------------------------------------------------------- taking the session
 
 
-async def _enter(agents: Agents, order: Order, output: Output) -> Agent:
+async def _enter(sessions: SessionStore, order: Order, output: Output) -> Session:
     told: list[tuple[str, float]] = []
     while True:
         try:
-            return await _take(agents, order)
+            return await _take(sessions, order)
         except SessionHeld as held:
             if not order.wait or held.seconds_left is None:
                 raise
@@ -81,15 +82,15 @@ async def _enter(agents: Agents, order: Order, output: Output) -> Agent:
             await asyncio.sleep(min(max(held.seconds_left, 0.05), POLL_S))
 
 
-async def _take(agents: Agents, order: Order) -> Agent:
+async def _take(sessions: SessionStore, order: Order) -> Session:
     if order.session_id is None:
-        return await agents.create()
+        return await sessions.create()
     if order.may_create:
         try:
-            return await agents.create(order.session_id)
+            return await sessions.create(order.session_id)
         except SessionExists:  # then it is gone on with
             pass
-    return await agents.resume(order.session_id, force=order.force)
+    return await sessions.resume(order.session_id, force=order.force)
 
 
 def _tell_waiting(owner: str, seconds_left: float, told: list[tuple[str, float]], output: Output) -> None:
@@ -104,12 +105,12 @@ def _tell_waiting(owner: str, seconds_left: float, told: list[tuple[str, float]]
     told.append((owner, seconds_left))
 
 
-async def _repair_only(agents: Agents, session_id: str, force: bool, output: Output) -> int:
+async def _repair_only(sessions: SessionStore, session_id: str, force: bool, output: Output) -> int:
     """Without a model nothing can run: the session is closed properly, and what is pending stays so."""
-    session = await agents.sessions.resume(session_id, force=force)
+    session = await sessions.resume(session_id, force=force)
     _tell_repair(session, output)
     pending = session.state.pending_of("next_turn", "next_step")
-    await agents.sessions.release(session)
+    await sessions.release(session)
     if pending:
         raise ConfigurationError(f"{len(pending)} messages are pending, and no model is configured: pass --model")
     _tell_how_to_go_on(session, output)

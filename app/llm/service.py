@@ -49,8 +49,8 @@ class LlmService:
 
         `async with llm.stream(request) as stream: async for chunk in stream: ...`. Entering and reading raise LlmError
         for a failure of this request's adapter; MiddlewareFailed for what a middleware raised itself, a failed request
-        of its own included; what the entry `checkpoint` raised as it is. A stream may end without a `finish`: whether
-        it is an answer is the assembler's verdict.
+        of its own included; what the entry `checkpoint` raised as it is; SessionNotLive, the error of a lost session. A
+        stream may end without a `finish`: whether it is an answer is the assembler's verdict.
         """
         session = None if request.session_id is None else self._sessions.get(request.session_id)
         return OpenedStream(replace(request, session=session), self._adapters, self.middleware)
@@ -122,6 +122,8 @@ class OpenedStream:
 
     async def _open(self, request: LlmRequest) -> ChunkStream:
         """The innermost handler: get the adapter's stream, which connects once it is read."""
+        if request.session is not None:
+            request.session.check_usable()  # whatever the policy is: it may have been lost while middleware was awaited
         adapter = self._adapters.get(request.model.adapter)
         if adapter is None:
             known = f"there are {', '.join(map(repr, self._adapters))}" if self._adapters else "there is none"

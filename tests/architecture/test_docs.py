@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from app.session.errors import SessionError
 from containers.application import build
 from containers.explain import explain_text
 from containers.settings import load_settings
@@ -24,3 +25,14 @@ def test_the_documented_explanation_is_that_of_the_default_settings(tmp_path, mo
 
 def test_the_grammar_is_drawn_from_its_table():
     assert blocks("docs/architecture.md", "mermaid") == [grammar_picture()]
+
+
+def test_every_code_of_an_exception_is_documented():
+    described = set(re.findall(r"`([A-Z_]+)`", (ROOT / "docs/errors.md").read_text()))
+    codes = {error.code for error in subclasses(SessionError)} - {"PERSISTENCE"}
+    assert codes - described == set()
+
+
+def subclasses(kind: type[SessionError]) -> set[type[SessionError]]:
+    """Every error of ours below `kind`."""
+    return {kind for child in kind.__subclasses__() for kind in {child, *subclasses(child)}}

@@ -17,7 +17,7 @@ from app.session.ownership import Owner
 from app.session.store import SessionStore
 from app.tools.schema import tool
 from app.tools.types import ToolExecution, ToolResult
-from policy.checkpoint import EveryEventCheckpointPolicy, SemanticCheckpointPolicy, TurnEndCheckpointPolicy
+from policy.checkpoint import TurnEndCheckpointPolicy
 from tests.support.bodies import Bodies, calls
 from tests.support.checkpoints import pend, read, request
 from tests.support.faults import DOWN, FailAfter, FailBefore
@@ -184,37 +184,6 @@ async def test_before_the_first_write_there_is_no_lease_to_keep():
         store.log.clear()
         assert (await agent.wait(agent.send("go"))).durable
         assert store.log == ["append", "append done"]
-
-
-@virtual_time
-async def test_a_heartbeat_that_finds_a_new_owner_stops_the_turn():
-    """OWN-06: under every policy: the body is told, awaited, and the last thing that happens."""
-    for policy in (SemanticCheckpointPolicy, turn_end, EveryEventCheckpointPolicy):
-        causes: list[str | None] = []
-
-        @tool
-        async def work(execution: ToolExecution) -> str:
-            await execution.signal.wait()
-            causes.append(execution.signal.cause)
-            return "done"
-
-        store = TimedPersistence()
-        house = house_of(store, calls("work c1", "work c2"), say("never"), tools=[work], policy=policy)
-        async with house.agent() as agent:
-            agent.inject("by the way")
-            await house.sessions.flush(agent.session)
-            began = asyncio.get_running_loop().time()
-            prompt = agent.send("go")
-            await asyncio.sleep(5)
-            stored = await take_over(store)
-            with pytest.raises(SessionFenced):
-                await agent.wait(prompt)
-            assert asyncio.get_running_loop().time() == began + 10
-            assert causes == ["fenced"]
-            assert results(agent.session) == [("c1", "ABORTED"), ("c2", "ABORTED_BEFORE_DISPATCH")]
-            assert types(agent.session)[-2:] == LOST_AT_ONCE
-            assert len(house.adapter.requests) == 1
-            assert (await store.inner.read("s")).next_seq == stored
 
 
 # --------------------------------------------------------------------------------- looked at before an effect

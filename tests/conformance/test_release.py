@@ -337,15 +337,16 @@ async def test_a_heartbeat_finds_a_deleted_session():
 
 @virtual_time
 async def test_a_closed_agent_takes_nothing_and_drops_nothing():
-    """INB-17, INB-16: from when its closing began: verbs raise, and a cancel leaves what is pending to who resumes it."""
+    """INB-16, INB-17: once its lease is being ended, a cancel leaves what is pending to whoever resumes it."""
     async with timeline(None) as line:
+        held = Gate()
+        line.house.adapter.unused.extend(House([gate(held)]).adapter.unused)
         agent = await line.house.agents.create("t")
-        held = line.store.hold("append")
-        agent.send("kept")
-        closing = asyncio.create_task(agent.close())
-        await held.reached()
+        agent.send("first")
+        await held.reached.wait()
+        pending = agent.send("second")
         ending = line.store.hold("release")
-        held.open()
+        closing = asyncio.create_task(agent.close())
         await ending.reached()
         for is_closed in (False, True):
             for verb in (agent.send, agent.steer, agent.inject):
@@ -355,7 +356,8 @@ async def test_a_closed_agent_takes_nothing_and_drops_nothing():
             if not is_closed:
                 ending.open()
                 await closing
-        assert types(agent.session) == ["inbox/accepted"]
+        assert list(agent.session.state.pending) == [pending]
+        assert types(agent.session)[-1] == "turn/end{aborted}"
 
 
 async def test_a_fork_whose_lease_cannot_be_ended_is_a_fork(place: Place):

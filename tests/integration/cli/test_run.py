@@ -31,7 +31,7 @@ def test_the_answer_goes_to_stdout_and_the_session_id_to_stderr(beforehand: Comm
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["semantic", "every_event"])
+@pytest.mark.parametrize("policy", ["semantic", "turn_end", "every_event"])
 def test_the_session_id_is_printed_when_the_prompt_is_durable_and_before_the_model_is_asked(
     beforehand: Command, policy: str
 ) -> None:
