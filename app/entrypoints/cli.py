@@ -21,7 +21,10 @@ COMMANDS = (
     store_commands.tail,
     store_commands.verify,
     store_commands.fork,
+    store_commands.export,
+    store_commands.import_,
     store_commands.delete,
+    store_commands.prune,
     environment_commands.explain,
     environment_commands.tools,
 )
@@ -61,7 +64,7 @@ def command() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(beforehand)
     for each in COMMANDS:
-        app.command()(each)
+        app.command(each.__name__.rstrip("_"))(each)
     app.add_typer(settings)
     return app
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -102,6 +105,59 @@ def fork(
     from app.entrypoints import keeping
 
     return _look(profile, json, lambda store, output: keeping.fork(store, session_id, at, new_id, output))
+
+
+def export(session_id: SessionId, profile: Profile = None) -> int:
+    """Print a session as lines of JSON: header, events, and their number.
+
+    `beforehand export ID > FILE` and `beforehand import FILE` move it to another store, equal byte for byte.
+    """
+    from app.entrypoints import keeping
+
+    return _look(profile, True, lambda store, output: keeping.export(store, session_id, output))
+
+
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` printed; - reads standard input.")],
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Store an exported session under its own id, verified as a whole first."""
+    from app.entrypoints import keeping
+
+    lines = _lines(file)
+    return _look(profile, json, lambda store, output: keeping.import_(store, lines, output))
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return text.decode("ascii").splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{file}: is no export: it holds characters beyond ASCII") from None
+
+
+def prune(
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last write: 30d, 12h, 15m or 30s.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it: there is no way back.")] = False,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Delete the sessions that were not written for so long and that nobody owns; without --yes only name them."""
+    from app.entrypoints import keeping
+
+    before_ms = time.time_ns() // 1_000_000 - _age_ms(older_than)
+    return _look(profile, json, lambda store, output: keeping.prune(store, before_ms, output, yes=yes))
+
+
+def _age_ms(text: str) -> int:
+    units = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise ConfigurationError(f"--older-than {text!r} is no age: it takes a number and one of d, h, m, s")
+    return int(number) * units[unit]
 
 
 def delete(

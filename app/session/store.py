@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from app.session.record import SessionEvent
 from app.session.refusals import explain_refusal
 from app.session.resuming import Reconcile, Resuming
 from app.session.session import LogLimits, Session
+from app.session.transfer import export_lines, import_lines
 
 logger = logging.getLogger(__name__)
 
@@ -85,9 +86,7 @@ class SessionStore:
         Raises InvalidId, SessionExists, SessionDeleted, UnstorableValue.
         """
         header = Header.make(make_id() if session_id is None else session_id, self._clock(), meta=meta)
-        if header.id in self._live or header.id in self._reserved:
-            raise SessionExists(header.id)
-        with self._reserve(header.id):
+        with self._reserve_new(header.id):
             await self.persistence.check_free(header.id)
             session = Session(
                 header, Epoch.first(self.owner), self._clock, extensions=self.extensions, limits=self._log_limits
@@ -222,19 +221,28 @@ class SessionStore:
         """
         check_id(session_id)
         child_id = make_id() if new_id is None else check_id(new_id)
-        if child_id in self._live or child_id in self._reserved:
-            raise SessionExists(child_id)
-        with self._reserve(child_id):
+        with self._reserve_new(child_id):
             await self.persistence.check_free(child_id)
             stored = await self.persistence.read(session_id, before=None if seq is None else seq + 1)
-            header, batch = fork(stored, seq, child_id, self._clock(), self.extensions)
-            epoch = self._abandoned[child_id] = Epoch.first(self.owner)
-            await self.persistence.append(header, batch, epoch)
-            try:
-                await self._drop_abandoned(child_id)
-            except Exception as error:  # whatever the store raised: the child is stored, and its lease ends by itself
-                logger.warning("the lease of the new session %s was not ended: %s", child_id, error)
+            await self._store_whole(*fork(stored, seq, child_id, self._clock(), self.extensions))
         return child_id
+
+    async def export(self, session_id: str) -> Iterator[str]:
+        """A stored session as lines of JSON, without line ends: its header, its events, and how many there are."""
+        return export_lines(await self.persistence.read(check_id(session_id)))
+
+    async def import_(self, lines: Iterable[str]) -> str:
+        """Store an exported session under its own id, which is returned; an open turn stays open until it is resumed.
+
+        Raises SessionExists, SessionDeleted, CorruptLog naming the line, UnknownEventType, UnsupportedFormat; then
+        nothing is stored.
+        """
+        header, batch = import_lines(lines, self.extensions)
+        check_id(header.id)
+        with self._reserve_new(header.id):
+            await self.persistence.check_free(header.id)
+            await self._store_whole(header, batch)
+        return header.id
 
     async def delete(self, session_id: str) -> None:
         """Delete a session for good, whoever owns it; if it is live here, it is lost. Raises SessionNotFound."""
@@ -281,6 +289,20 @@ class SessionStore:
             logger.error("%s", error)
             for told in tuple(session.on_lost):
                 told(error)
+
+    async def _store_whole(self, header: Header, batch: Batch) -> None:
+        """A session in one write, owned by nobody afterwards."""
+        epoch = self._abandoned[header.id] = Epoch.first(self.owner)
+        await self.persistence.append(header, batch, epoch)
+        try:
+            await self._drop_abandoned(header.id)
+        except Exception as error:  # whatever the store raised: the session is stored, and its lease ends by itself
+            logger.warning("the lease of the new session %s was not ended: %s", header.id, error)
+
+    def _reserve_new(self, session_id: str) -> AbstractContextManager[None]:
+        if session_id in self._live or session_id in self._reserved:
+            raise SessionExists(session_id)
+        return self._reserve(session_id)
 
     @contextmanager
     def _reserve(self, session_id: str) -> Iterator[None]:

@@ -11,7 +11,10 @@ from app.entrypoints import exits
 from app.session import errors
 from tests.integration.cli.command import Command
 
-COMMANDS = ["run", "resume", "sessions", "show", "tail", "verify", "fork", "delete", "explain", "tools", "config"]
+COMMANDS = [
+    *("run", "resume", "sessions", "show", "tail", "verify", "fork", "export", "import", "delete", "prune"),
+    *("explain", "tools", "config"),
+]
 HEAVY = ["asyncio", "containers", "dependency_injector", "persistence", "pydantic", "rich", "sqlite3"]
 
 
