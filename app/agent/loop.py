@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
 
-from app.agent.requests import header_event, make_request
+from app.agent.answering import ask
+from app.agent.ending import as_failure, end_turn
 from app.agent.retry import Fail, Retry, RetryPolicy
-from app.agent.step import CheckpointFailed, ListenerFailed, PostStepListener, Step, run_listeners
+from app.agent.step import PostStepListener, Step, run_listeners
 from app.agent.tool_calls import ToolCalls
 from app.agent.turn import Turn, TurnFailed
-from app.llm import chunks
-from app.llm.assembler import Answer, Assembler
-from app.llm.service import LlmService, OpenedStream
+from app.llm.chunks import failure_json
+from app.llm.service import LlmService
 from app.llm.types import LlmError
-from app.messages import Failure, Message, ModelRef
-from app.middleware import MiddlewareFailed, Named
+from app.messages import Failure
+from app.middleware import Named
 from app.session import events as ev
-from app.session.errors import AbortedBeforeDispatch, ConfigurationError, LimitExceeded, PersistenceError
-from app.session.log_state import CALLS, DONE, REQUEST
-from app.session.recovery import closing_results
+from app.session.errors import ConfigurationError
 from app.tools.service import ToolService
 
 logger = logging.getLogger(__name__)
@@ -61,8 +56,8 @@ class AgentLoop:
             while await self._step(turn):
                 pass
         except Exception as error:  # every way a turn can fail has its code; what has none is a bug and says so
-            failure = _as_failure(error, turn)
-        await self._close(turn, failure)
+            failure = as_failure(error, turn)
+        await end_turn(turn, failure)
 
     def _open(self, turn: Turn) -> None:
         state = turn.session.state
@@ -82,7 +77,7 @@ class AgentLoop:
         messages = turn.session.messages
         await turn.record(ev.StepStart(turn.number, turn.step + 1))
         try:
-            answer = await self._ask(turn, messages)
+            answer = await ask(self.llm, self.tools.tool_set.specs, turn, messages)
         except LlmError as error:
             return await self._retry_after(turn, error.failure)
         if answer is None:  # cancelled, and nothing was visible yet
@@ -101,82 +96,6 @@ class AgentLoop:
         is_owed = bool(answer.calls) or was_steered or bool(turn.session.state.pending_of("next_step"))
         return is_owed and not turn.must_stop
 
-    # ---------------------------------------------------------------------------------------- the request
-
-    async def _ask(self, turn: Turn, messages: Sequence[Message]) -> ev.AssistantMessage | None:
-        """Make the request and read the answer; None if the turn has to stop before any text was visible."""
-        if turn.must_stop:
-            return None
-        header = header_event(turn, self.tools.tool_set.specs)
-        if header is not None:
-            await turn.record(header)
-        if turn.must_stop:
-            return None
-        in_force = turn.session.state.header or ""
-        request = make_request(in_force, messages, turn.session.id, turn.signal)
-        assembler = Assembler()
-        stream = self.llm.stream(request)
-        try:
-            async with AsyncExitStack() as stack:
-                await self._enter(stack, stream)
-                await self._read(turn, stream, assembler)
-        except AbortedBeforeDispatch:
-            return None
-        except (LlmError, MiddlewareFailed) as error:
-            if not turn.must_stop:
-                raise
-            logger.info("after the turn was told to stop, its request failed: %s", error)
-        if turn.session.is_lost:
-            return None
-        if turn.signal.is_cancelled:
-            return _interrupted(turn, assembler, stream.model)
-        verdict = assembler.verdict(turn.session.state.call_ids, turn.number, turn.step)
-        if isinstance(verdict, Failure):
-            raise LlmError(verdict)
-        turn.hit_max_tokens = turn.hit_max_tokens or verdict.finish == "max_tokens"
-        return _message(turn, verdict, stream.model)
-
-    async def _enter(self, stack: AsyncExitStack, stream: OpenedStream) -> None:
-        try:
-            await stack.enter_async_context(stream)
-        except (LlmError, MiddlewareFailed, AbortedBeforeDispatch):
-            raise
-        except Exception as error:  # the service tells all others apart: what is left came out of the checkpoint
-            raise CheckpointFailed(str(error)) from error
-
-    async def _read(self, turn: Turn, stream: OpenedStream, assembler: Assembler) -> None:
-        """Record each chunk as it comes. The signal ends the wait for the next one, and only that."""
-
-        is_recording = False
-
-        async def read() -> None:
-            nonlocal is_recording
-            async for chunk in stream:
-                is_recording = True
-                await turn.record(ev.AssistantChunk(turn.number, turn.step, chunks.to_json(chunk)))
-                is_recording = False
-                assembler.add(chunk)
-                if turn.must_stop:
-                    return
-
-        def stop() -> None:
-            if not is_recording:  # a chunk that is in the log belongs to the answer, also while it is being flushed
-                reading.cancel()
-
-        reading = asyncio.get_running_loop().create_task(read())
-        forget = turn.signal.call_when_cancelled(stop)
-        try:
-            await asyncio.wait((reading,))
-        finally:
-            forget()
-            if not reading.done():  # this task itself is being cancelled
-                reading.cancel()
-                await asyncio.wait((reading,))
-        if not reading.cancelled():
-            reading.result()
-        elif not turn.must_stop:
-            raise LlmError(Failure("the adapter cancelled its own stream"))
-
     async def _retry_after(self, turn: Turn, failure: Failure) -> bool:
         """Close the failed step and ask the retry policy; whether another step is owed. Raises TurnFailed."""
         step = turn.step
@@ -189,7 +108,7 @@ class AgentLoop:
         if isinstance(decision, Fail):
             raise TurnFailed(failure.code, failure.message, step)
         turn.earlier_failures.append(failure)
-        retry, failed = len(turn.earlier_failures), chunks.failure_json(failure)
+        retry, failed = len(turn.earlier_failures), failure_json(failure)
         await turn.record(
             ev.LlmRetry(turn.number, step, retry, decision.delay_ms, failed, max_retries=decision.max_retries)
         )
@@ -202,82 +121,3 @@ class AgentLoop:
         except Exception:  # a retry policy is foreign code; the turn then ends with the failure it was asked about
             logger.exception("the retry policy failed on %s", failure.code)
             return Fail()
-
-    # ---------------------------------------------------------------------------------------- the end
-
-    async def _close(self, turn: Turn, failure: TurnFailed | None) -> None:
-        session = turn.session
-        if failure is None and session.lost is not None:
-            failure = _as_failure(session.lost, turn)
-        for result in closing_results(session.state, {}):
-            failure = await _record_closing(turn, result, failure)
-        if session.state.turn.state in (REQUEST, DONE):
-            failure = await _record_closing(turn, ev.StepEnd(turn.number, turn.step), failure)
-        turn.signal.retire()
-        end = _ending(turn, failure)
-        session.append(end)
-        if end.error is not None:
-            session.notify(ev.AgentError(end.error["code"], end.error["message"], end.turn, end.error.get("step")))
-
-
-def _message(turn: Turn, answer: Answer, model: ModelRef) -> ev.AssistantMessage:
-    return ev.AssistantMessage(
-        turn.number,
-        turn.step,
-        content=chunks.content_json(answer.content),
-        chunks=[list(bounds) for bounds in turn.session.state.turn.chunks],
-        model={"adapter": model.adapter, "model": model.model},
-        finish=answer.finish,
-        usage=None if answer.usage is None else dict(answer.usage),
-        replay_state=ev.ABSENT if answer.replay_state is None else answer.replay_state,
-    )
-
-
-def _interrupted(turn: Turn, assembler: Assembler, model: ModelRef) -> ev.AssistantMessage | None:
-    """What was visible of a cancelled stream, without its calls; None if there was no text."""
-    content = assembler.interrupted()
-    if content is None:
-        return None
-    message = _message(turn, Answer(content, "aborted", assembler.usage), model)
-    return replace(message, interrupted=True)
-
-
-def _ending(turn: Turn, failure: TurnFailed | None) -> ev.TurnEnd:
-    """How the turn ends: a lost session before everything, then a cancel, then a failure."""
-    lost = turn.session.lost
-    if lost is not None:
-        failure = TurnFailed(lost.code, str(lost), None if failure is None else failure.step)
-    elif turn.signal.is_cancelled:
-        return ev.TurnEnd(turn.number, "aborted", cause=turn.signal.cause)
-    if failure is None:
-        return ev.TurnEnd(turn.number, "max_tokens" if turn.hit_max_tokens else "completed")
-    error: ev.JsonObject = {"message": str(failure), "code": failure.code}
-    return ev.TurnEnd(turn.number, "error", error=error if failure.step is None else {**error, "step": failure.step})
-
-
-async def _record_closing(turn: Turn, event: ev.EventData, failure: TurnFailed | None) -> TurnFailed | None:
-    try:
-        await turn.record(event)
-    except CheckpointFailed as error:  # it is in the log; the first failure is the one that is told
-        return failure or _as_failure(error, turn)
-    return failure
-
-
-def _as_failure(error: Exception, turn: Turn) -> TurnFailed:
-    if isinstance(error, TurnFailed):
-        return error
-    step = turn.step if turn.session.state.turn.state in (REQUEST, CALLS, DONE) else None
-    for kind, code in _CODES.items():
-        if isinstance(error, kind):
-            return TurnFailed(code, str(error), step)
-    logger.error("turn %d of session %s failed inside the loop", turn.number, turn.session.id, exc_info=error)
-    return TurnFailed("INTERNAL", f"{type(error).__name__}: {error}", step)
-
-
-_CODES: dict[type[Exception], str] = {
-    CheckpointFailed: "CHECKPOINT_FAILED",
-    PersistenceError: "CHECKPOINT_FAILED",
-    MiddlewareFailed: "MIDDLEWARE_FAILED",
-    ListenerFailed: "LISTENER_FAILED",
-    LimitExceeded: "LIMIT_EXCEEDED",
-}
