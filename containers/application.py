@@ -49,6 +49,7 @@ class Application(containers.DeclarativeContainer):
 
     persistence: providers.Provider[SessionPersistence] = providers.Selector(
         providers.Callable(parts.backend_branch, settings.provided.persistence),
+        postgres=providers.Singleton(parts.postgres, settings.provided.persistence),
         sqlite=providers.Singleton(SqlitePersistence, settings.provided.persistence.path),
         memory=providers.Singleton(MemoryPersistence),
         extra=providers.Singleton(parts.extra_backend, settings.provided.persistence),

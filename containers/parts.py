@@ -24,7 +24,7 @@ from containers.extensions import Catalogue, check_free, no_such
 from containers.settings import UNLESS_NAMED, Persistence, Policy, Settings
 from policy.checkpoint import CheckpointPolicy
 
-BACKENDS = ("sqlite", "memory")
+BACKENDS = ("postgres", "sqlite", "memory")
 POLICIES = ("semantic", "turn_end", "every_event")
 SCRIPT = "script"
 
@@ -39,6 +39,28 @@ def backend_branch(persistence: Persistence) -> str:
     if persistence.options:
         raise ConfigurationError(f"persistence.options: {persistence.kind!r} has none; they are for persistence.extra")
     return persistence.kind
+
+
+def postgres(persistence: Persistence) -> SessionPersistence:
+    """The Postgres store, whose driver is imported only where it is used. Raises ConfigurationError."""
+    from persistence.postgres import PostgresPersistence
+
+    if persistence.dsn is None:
+        raise ConfigurationError("persistence.dsn: not set; postgres needs it: postgresql://user@host/database")
+    return PostgresPersistence(
+        persistence.dsn.get_secret_value(),
+        schema=persistence.schema_name,
+        pool_size=persistence.pool_size,
+        pool_timeout_ms=persistence.pool_timeout_ms,
+        statement_timeout_ms=persistence.statement_timeout_ms,
+        connect_timeout_ms=persistence.connect_timeout_ms,
+        statement_cache_size=persistence.statement_cache_size,
+        writers=persistence.writers,
+        group_max_bytes=persistence.group_max_bytes,
+        migrate_on_start=persistence.migrate_on_start,
+        standby=persistence.standby,
+        tls=persistence.tls,
+    )
 
 
 def extra_backend(persistence: Persistence) -> SessionPersistence:

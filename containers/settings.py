@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from containers.fields import Count, CountOrZero, Names, Number, Paths, Seconds, Text, Window
@@ -28,10 +28,27 @@ class Section(BaseModel):
 
 
 class Persistence(Section):
-    """`options` are the keyword arguments of a backend of one's own; they may hold secrets and are never shown."""
+    """`path` is sqlite's, `dsn` and what follows it postgres's.
+
+    `options` are the keyword arguments of a backend of one's own; they may hold secrets and are never shown.
+    """
 
     kind: Text = "sqlite"
     path: Path = Field(Path(".beforehand/sessions.db"), description="the path of a file")
+    dsn: SecretStr | None = Field(None, description="postgresql://user:password@host,host/database")
+    schema_name: Text = "beforehand"
+    pool_size: Count = 8
+    pool_timeout_ms: Count = 5_000
+    statement_timeout_ms: Count = 10_000
+    connect_timeout_ms: Count = 3_000
+    statement_cache_size: CountOrZero = 100
+    writers: Count = 2
+    group_max_bytes: Count = 1024 * 1024
+    migrate_on_start: bool = Field(True, description="true or false")
+    standby: Literal["on", "remote_apply"] | None = Field(None, description="on or remote_apply")
+    tls: Literal["disable", "require", "verify-ca", "verify-full"] | None = Field(
+        None, description="one of disable, require, verify-ca, verify-full"
+    )
     options: dict[str, Any] = Field({}, repr=False, description="a table")
     extra: Paths = {}
 
@@ -201,7 +218,9 @@ def settings_with_sources(settings: Settings) -> list[Shown]:
         entries = {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {}
         for entry, plain in (entries or {name: value}).items():
             source = settings.source_of(entry)
-            is_secret = entry.startswith("persistence.options.") or source.startswith(SECRET)
+            is_secret = (
+                entry.startswith("persistence.options.") or source.startswith(SECRET) or isinstance(plain, SecretStr)
+            )
             shown.append(Shown(entry, MASK if is_secret else _as_json(plain), source))
     return shown
 

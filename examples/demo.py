@@ -1,6 +1,7 @@
 """Shows the main job: an agent killed in the middle of a tool goes on, and its model is told the truth.
 
-    python3 dev.py demo
+    python3 dev.py demo               on SQLite
+    python3 dev.py demo --postgres    on a Postgres server that is made for it and thrown away
 
 Everything printed is read from what happened: the log that was left behind, the files that the tools changed, and what
 the model was sent. The child process is an ordinary `beforehand run`; it is killed with SIGKILL.
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 NOTES = {
@@ -26,7 +29,7 @@ PROMPT = "Read the notes, write a report, publish it, and tell the harbour maste
 class Stage:
     """A directory with notes and a store, and the files in which tools and model keep score."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: Mapping[str, str]) -> None:
         self.workspace = root / "notes"
         self.score, self.world, self.requests = root / "score", root / "world", root / "requests"
         self.workspace.mkdir(parents=True)
@@ -35,6 +38,8 @@ class Stage:
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("BEFOREHAND_")},
             "BEFOREHAND_PERSISTENCE__PATH": str(root / "sessions.db"),
+            "DEMO_STORE": store.get("BEFOREHAND_PERSISTENCE__KIND", "sqlite"),
+            **store,
             "BEFOREHAND_TOOLS__EXTRA__PUBLISH": f"{PARTS}:publish",
             "BEFOREHAND_TOOLS__EXTRA__NOTIFY": f"{PARTS}:notify",
             "BEFOREHAND_TOOLS__EXTRA__LOOK_UP_PUBLISHED": f"{PARTS}:look_up_published",
@@ -106,8 +111,8 @@ def killed_after_the_effect(stage: Stage) -> None:
     heading("   The log that it left behind: beforehand show demo")
     print(stage.beforehand("show", "demo"))
     asked = len(stage.requests.read_text().splitlines())
-    heading('   Going on: beforehand resume demo "go on"')
-    print(stage.beforehand("resume", "demo", "go on", *model))
+    heading('   Going on: beforehand resume demo "go on" --wait')
+    print(stage.beforehand("resume", "demo", "go on", "--wait", *model))
     heading("   What the model was told, word for word, in the first request after the crash")
     for message in stage.request_after(asked)[-3:]:
         say(json.dumps(message))
@@ -146,11 +151,29 @@ def say(text: str) -> None:
     print(f"  {text}", flush=True)
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="beforehand-demo-") as directory:
-        killed_after_the_effect(Stage(Path(directory) / "one"))
-        killed_before_the_checkpoint(Stage(Path(directory) / "two"))
+@contextmanager
+def postgres() -> Iterator[dict[str, str]]:
+    """A server for the time of the demo. A lease on a database outlives its owner, so here it is short."""
+    from tests.support.postgres_local import LocalServer
+
+    with LocalServer() as server:
+        say(f"Postgres {server.version}, thrown away afterwards")
+        yield {
+            "BEFOREHAND_PERSISTENCE__KIND": "postgres",
+            "BEFOREHAND_PERSISTENCE__DSN": server.dsn(),
+            "BEFOREHAND_LEASE_S": "3",
+            "BEFOREHAND_LEASE_MARGIN_S": "1",
+        }
+
+
+def main(*options: str) -> None:
+    if options not in ((), ("--postgres",)):
+        raise SystemExit("usage: python3 dev.py demo [--postgres]")
+    with tempfile.TemporaryDirectory(prefix="beforehand-demo-") as directory, ExitStack() as stack:
+        store = stack.enter_context(postgres()) if options else {}
+        for part, play in (("one", killed_after_the_effect), ("two", killed_before_the_checkpoint)):
+            play(Stage(Path(directory) / part, {**store, "BEFOREHAND_PERSISTENCE__SCHEMA_NAME": f"part_{part}"}))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

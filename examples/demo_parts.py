@@ -13,9 +13,11 @@ from app.llm.types import ChunkStream, LlmRequest
 from app.messages import AssistantMessage, ToolMessage, UserMessage
 from app.session.batch import Batch, Header
 from app.session.ownership import Epoch
+from app.session.persistence import SessionPersistence
 from app.tools.schema import tool
 from app.tools.types import ToolExecution
-from persistence.sqlite import SqlitePersistence
+from containers.application import build
+from containers.settings import load_settings
 
 
 def _score(line: str) -> None:
@@ -127,15 +129,22 @@ STEPS = [
 ]
 
 
-class HeldBackSqlite(SqlitePersistence):
-    """The embedded store, except that the write which holds the call of `publish` is never begun."""
+class HeldBack:
+    """Any store, except that the write which holds the call of `publish` is never begun."""
+
+    def __init__(self, store: SessionPersistence) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     async def append(self, header: Header, batch: Batch, epoch: Epoch) -> None:
         if any(event.type == "tool/call" and event.data["name"] == "publish" for event in batch.events):
             _hold("tool-checkpoint")
-        await super().append(header, batch, epoch)
+        await self._store.append(header, batch, epoch)
 
 
-def held_back() -> HeldBackSqlite:
-    """The store of the second part, in the same file as the embedded one's."""
-    return HeldBackSqlite(Path(os.environ["BEFOREHAND_PERSISTENCE__PATH"]))
+def held_back() -> HeldBack:
+    """The store that the demo runs on, held back."""
+    settings = load_settings(persistence={"kind": os.environ["DEMO_STORE"]})
+    return HeldBack(build(settings).persistence)

@@ -4,6 +4,8 @@ import os
 
 from hypothesis import settings
 
+pytest_plugins = ["tests.support.postgres"]  # a real server for those who ask for one
+
 for name in [name for name in os.environ if name.startswith("BEFOREHAND_") and not name.startswith("BEFOREHAND_TEST_")]:
     del os.environ[name]
 

@@ -94,8 +94,12 @@ class SessionFenced(PersistenceError):
     committed: bool | None = None
     says = (
         "session {session_id!r} was taken over by another process; this one may not write to it any more "
-        "and has to stop, nothing was written"
+        "and has to stop, {written}"
     )
+
+    def __post_init__(self) -> None:
+        written = "though its last batch is stored" if self.committed else "nothing was written"
+        Exception.__init__(self, self.says.format(**vars(self), written=written))
 
 
 @dataclass(eq=False)

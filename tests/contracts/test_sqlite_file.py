@@ -97,7 +97,7 @@ async def test_the_file_is_marked_and_every_commit_is_synced(tmp_path: Path) -> 
     await Writer.new(store).write()
     assert store._workers is not None
     database = store._workers[0]._database
-    pragmas = await store._workers[0]._ask(
+    pragmas = await store._workers[0]._thread.ask(
         lambda: [
             database._current().execute(pragma).fetchone()[0]
             for pragma in ("PRAGMA journal_mode", "PRAGMA synchronous", "PRAGMA application_id", "PRAGMA user_version")

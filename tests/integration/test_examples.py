@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -55,9 +57,10 @@ def test_the_listener_of_the_readme_stands_where_the_readme_says(tmp_path):
     assert lines[audited - 1 : audited + 1] == ["tool/result", "audit/calls"]
 
 
-def test_the_demo_tells_the_story_that_the_readme_tells():
+@pytest.mark.parametrize("options", [(), ("--postgres",)], ids=["sqlite", "postgres"])
+def test_the_demo_tells_the_story_that_the_readme_tells(options: tuple[str, ...]):
     """Every line of it is read from what happened, so the counts are."""
-    story = run("-m", "examples.demo", cwd=ROOT)
+    story = run("-m", "examples.demo", *options, cwd=ROOT)
     counted = re.findall(r"bodies entered[a-z ]*: (.*)", story)
     assert counted == ["publish 1, notify 0", "publish 1, notify 1", "publish 0, notify 0"]
     assert story.count("SIGKILL") == 2

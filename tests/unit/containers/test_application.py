@@ -16,7 +16,7 @@ from app.session.session import LogLimits
 from app.session.values import ValueLimits
 from containers import parts
 from containers.application import Application, build, check
-from containers.settings import BUILT_IN_TOOLS, Settings, load_settings
+from containers.settings import BUILT_IN_TOOLS, MASK, Settings, load_settings, settings_with_sources
 from persistence.sqlite import SqlitePersistence
 from policy.checkpoint import (
     EveryEventCheckpointPolicy,
@@ -44,7 +44,18 @@ def test_the_branches_of_each_selector_are_the_shipped_kinds_and_the_extra() -> 
 
 @pytest.mark.parametrize("kind", parts.BACKENDS)
 def test_every_shipped_backend_is_built_by_its_name(kind: str) -> None:
-    assert build(load_settings(persistence={"kind": kind})).persistence.kind == kind
+    dsn = {"dsn": "postgresql://me:canary@localhost/db"} if kind == "postgres" else {}
+    assert build(load_settings(persistence={"kind": kind, **dsn})).persistence.kind == kind
+
+
+def test_postgres_needs_a_dsn_and_never_shows_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "persistence.dsn: not set; postgres needs it: postgresql://user@host/database"
+    assert problem(persistence={"kind": "postgres"}) == told
+    monkeypatch.setenv("BEFOREHAND_PERSISTENCE__DSN", "postgresql://me:canary@localhost/db")
+    settings = load_settings(persistence={"kind": "postgres"})
+    shown = {setting.name: setting.value for setting in settings_with_sources(settings)}
+    assert shown["persistence.dsn"] == MASK
+    assert "canary" not in f"{settings!r} {settings.persistence!r} {build(settings).persistence!r}"
 
 
 @pytest.mark.parametrize(
@@ -62,12 +73,13 @@ def test_every_shipped_policy_is_built_by_its_name(kind: str, made: type) -> Non
 def test_an_unknown_backend_or_policy_is_refused_with_the_allowed_names() -> None:
     """ORD-07."""
     assert problem(persistence={"kind": "sqlit"}) == (
-        "no backend is named 'sqlit' (did you mean 'sqlite'?); known names: memory, sqlite"
+        "no backend is named 'sqlit' (did you mean 'sqlite'?); known names: memory, postgres, sqlite"
     )
     assert problem(policy={"kind": "never", "extra": {"mine": f"{HERE}:Mine"}}) == (
         "no checkpoint policy is named 'never'; known names: every_event, mine, semantic, turn_end"
     )
-    assert problem(persistence={"kind": "extra"}) == "no backend is named 'extra'; known names: memory, sqlite"
+    told = "no backend is named 'extra'; known names: memory, postgres, sqlite"
+    assert problem(persistence={"kind": "extra"}) == told
 
 
 def test_a_backend_that_forgets_is_refused_where_durability_is_required() -> None:

@@ -208,7 +208,7 @@ def test_a_limit_of_parallel_tools_below_one_stops_the_start(value: object) -> N
         ({"lease_s": float("nan")}, "lease_s (argument): takes a number of seconds above 0"),
         ({"shutdown_timeout_s": float("inf")}, "shutdown_timeout_s (argument): takes a number of seconds above 0"),
         ({"tool_timeout_s": 0}, "tool_timeout_s (argument): takes a number of seconds above 0"),
-        ({"persistence": 3}, "persistence (argument): is a table of settings; did you mean persistence.path?"),
+        ({"persistence": 3}, "persistence (argument): is a table of settings; did you mean persistence.tls?"),
         ({"post_step": {"order": 3}}, "post_step.order (argument): takes names, separated by commas or as a list"),
         (
             {"post_step": {"extra": {"a": 3}}},
