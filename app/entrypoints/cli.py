@@ -27,6 +27,8 @@ COMMANDS = (
     store_commands.prune,
     environment_commands.explain,
     environment_commands.tools,
+    environment_commands.migrate,
+    environment_commands.doctor,
 )
 """In the order in which help lists them."""
 

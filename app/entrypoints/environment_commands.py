@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from app.entrypoints.options import Json, ModelSpec, Profile, Tools, Workspace
 from app.entrypoints.output import Output
 
@@ -48,3 +52,28 @@ def config_check(profile: Profile = None, json: Json = False) -> int:
     from app.entrypoints.opening import load
 
     return environment.check(load(profile), Output(is_json=json))
+
+
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 3 if something is missing.")
+    ] = False,
+    profile: Profile = None,
+    json: Json = False,
+) -> int:
+    """Bring the schema of the store up to date.
+
+    Stores without a schema of their own need none. Safe to call from many processes at once.
+    """
+    from app.entrypoints import upkeep
+    from app.entrypoints.opening import load
+
+    return upkeep.migrate(load(profile), Output(is_json=json), only_check=check)
+
+
+def doctor(profile: Profile = None, json: Json = False) -> int:
+    """Say whether the store can be used, and what to do if not."""
+    from app.entrypoints import upkeep
+    from app.entrypoints.opening import load
+
+    return upkeep.doctor(load(profile), Output(is_json=json))

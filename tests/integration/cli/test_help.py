@@ -13,7 +13,7 @@ from tests.integration.cli.command import Command
 
 COMMANDS = [
     *("run", "resume", "sessions", "show", "tail", "verify", "fork", "export", "import", "delete", "prune"),
-    *("explain", "tools", "config"),
+    *("explain", "tools", "migrate", "doctor", "config"),
 ]
 HEAVY = ["asyncio", "containers", "dependency_injector", "persistence", "pydantic", "rich", "sqlite3"]
 
