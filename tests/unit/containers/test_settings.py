@@ -54,7 +54,7 @@ def test_with_nothing_said_the_shipped_dev_profile_holds() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "kind", "require_durable"),
-    [("dev", "sqlite", False), ("test", "memory", False), ("prod", "sqlite", True)],
+    [("dev", "sqlite", False), ("test", "memory", False), ("prod", "postgres", True)],
 )
 def test_a_profile_lays_its_table_over_the_base(profile: str, kind: str, require_durable: bool) -> None:
     settings = load_settings(profile)
