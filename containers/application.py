@@ -26,6 +26,7 @@ from containers import kinds, parts
 from containers.extensions import Catalogue
 from containers.ordering import PLACES, Order, arrange, as_held, find_faults
 from containers.settings import Settings
+from persistence.jsonl import JsonlPersistence
 from persistence.memory import MemoryPersistence
 from persistence.sqlite import SqlitePersistence
 from policy.checkpoint import (
@@ -51,6 +52,7 @@ class Application(containers.DeclarativeContainer):
         providers.Callable(parts.backend_branch, settings.provided.persistence),
         postgres=providers.Singleton(parts.postgres, settings.provided.persistence),
         sqlite=providers.Singleton(SqlitePersistence, settings.provided.persistence.path),
+        jsonl=providers.Singleton(JsonlPersistence, settings.provided.persistence.directory),
         memory=providers.Singleton(MemoryPersistence),
         extra=providers.Singleton(parts.extra_backend, settings.provided.persistence),
     )

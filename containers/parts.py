@@ -24,7 +24,7 @@ from containers.extensions import Catalogue, check_free, no_such
 from containers.settings import UNLESS_NAMED, Persistence, Policy, Settings
 from policy.checkpoint import CheckpointPolicy
 
-BACKENDS = ("postgres", "sqlite", "memory")
+BACKENDS = ("postgres", "sqlite", "jsonl", "memory")
 POLICIES = ("semantic", "turn_end", "every_event")
 SCRIPT = "script"
 

@@ -28,13 +28,14 @@ class Section(BaseModel):
 
 
 class Persistence(Section):
-    """`path` is sqlite's, `dsn` and what follows it postgres's.
+    """`path` is sqlite's, `directory` jsonl's, `dsn` and what follows it postgres's.
 
     `options` are the keyword arguments of a backend of one's own; they may hold secrets and are never shown.
     """
 
     kind: Text = "sqlite"
     path: Path = Field(Path(".beforehand/sessions.db"), description="the path of a file")
+    directory: Path = Field(Path(".beforehand/sessions"), description="the path of a directory")
     dsn: SecretStr | None = Field(None, description="postgresql://user:password@host,host/database")
     schema_name: Text = "beforehand"
     pool_size: Count = 8

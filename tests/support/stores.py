@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.session.persistence import SessionPersistence
+from persistence.jsonl import JsonlPersistence
 from persistence.memory import MemoryPersistence
 from persistence.sqlite import SqlitePersistence
 
@@ -31,6 +32,7 @@ def _memory(directory: Path) -> MemoryPersistence:
 KINDS = [
     Kind("memory", False, _memory),
     Kind("sqlite", True, lambda directory: SqlitePersistence(directory / "sessions.db")),
+    Kind("jsonl", True, lambda directory: JsonlPersistence(directory / "sessions")),
 ]
 
 
