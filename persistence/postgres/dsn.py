@@ -110,11 +110,12 @@ def _hosts(authority: str, options: Mapping[str, str]) -> tuple[Host, ...]:
     ports = options.get("port", "5432").split(",")
     if len(ports) == 1:
         ports *= len(names)
+    if len(ports) != len(names):
+        raise ConfigurationError("the DSN has more hosts than ports, or fewer")
     hosts = []
-    for name, default in zip(names, ports, strict=len(ports) > 1):
-        found = _HOST.fullmatch(name) if not name.startswith("/") else None
-        place, port = (found["host"], found["port"]) if found else (name, None)
-        if not (port or default).isdigit():
-            raise ConfigurationError("a port in the DSN is not a number")
-        hosts.append(Host(unquote(place).strip("[]") or "localhost", int(port or default)))
+    for name, default in zip(names, ports, strict=True):
+        found = _HOST.fullmatch(unquote(name))
+        if found is None or not (found["port"] or default).isdigit():
+            raise ConfigurationError("a host in the DSN is not of the form host:port")
+        hosts.append(Host(found["host"].strip("[]") or "localhost", int(found["port"] or default)))
     return tuple(hosts)

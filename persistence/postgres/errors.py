@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import asyncpg
 
@@ -74,6 +75,8 @@ def reason(error: BaseException) -> str:
     known = next(
         (text for table in (_UNAVAILABLE, _DAMAGED) for code, text in table.items() if sqlstate.startswith(code)), None
     )
+    if isinstance(error, ssl.SSLError) or type(error) is ConnectionError:  # the driver's own, when a server has no TLS
+        return "it offers no TLS, or its certificate does not verify; sslmode in the DSN can ask for less"
     if isinstance(error, OSError):
         return f"it cannot be reached ({error.strerror or type(error).__name__})"
     return f"{known or 'unexpected'} ({sqlstate or type(error).__name__})"

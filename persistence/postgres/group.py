@@ -128,8 +128,8 @@ class GroupCommit:
                 warnings = link.warnings
                 found = await self._writer.together(link.connection, [waiting.writing for waiting in group])
                 stored = found if link.warnings == warnings else set()
-        except (PersistenceUnavailable, *errors.FOREIGN):
-            pass  # each is sent again alone, and gets an answer of its own
+        except Exception:  # whatever it is, it says nothing of any one: each is sent again alone, and answered then
+            stored = set()
         for waiting in group:
             if waiting.session_id in stored:
                 waiting.end()

@@ -63,6 +63,8 @@ class Pool:
             await link.close()
 
     async def _take(self, session_id: str, deadline: float) -> Link:
+        if self._is_closed:
+            raise PersistenceUnavailable(session_id, "the store is not open")
         while self._idle and not self._connector.has_lost:
             link = self._idle.pop()
             if not link.connection.is_closed():  # the server may have ended it while nobody used it

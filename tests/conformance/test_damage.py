@@ -14,14 +14,14 @@ from app.session import events as ev
 from app.session.batch import Batch, BatchEnd, Header
 from app.session.errors import CorruptLog, PersistenceError, UnknownEventType, UnsupportedFormat
 from app.session.history import derive_messages
-from app.session.ownership import Epoch
+from app.session.ownership import Epoch, Owner
 from app.session.persistence import Holder, StoredLog
 from app.session.record import SessionEvent
 from app.session.values import encode
 from app.session.verification import verify
 from persistence.contract import Writer
-from persistence.contract.base import contents
-from tests.support.house import OWNER, House, shorten
+from persistence.contract.samples import ALREADY_OVER
+from tests.support.house import House, shorten
 from tests.support.logs import random_walk
 from tests.support.recording import EXTENSIONS, MARK, NOTE, record
 from tests.support.stores import Place
@@ -42,34 +42,51 @@ def turn(number: int) -> list[ev.EventData]:
     ]
 
 
-async def write(house: House, events: Sequence[SessionEvent], *borders: int, header: Header | None = None) -> Writer:
-    """Store a session as a faulty or newer writer would: digests and batches are right, whatever the events say."""
+async def write(house: House, events: Sequence[SessionEvent], *borders: int, header: Header | None = None) -> None:
+    """Store a session as a faulty or newer writer would: digests and batches are right, whatever the events say.
+
+    Its lease has run out when it begins.
+    """
     header = header or Header.make("s", 1)
-    writer = Writer(house.persistence, header, Epoch.first(OWNER), header.digest)
+    writer = Writer(house.persistence, header, Epoch.first(Owner("the writer", ALREADY_OVER)), header.digest)
     for start, end in zip((0, *borders), (*borders, len(events)), strict=True):
         await writer.write(events=events[start:end])
-    await house.persistence.release(header.id, writer.epoch)
-    return writer
 
 
-async def refusals(house: House, boundary: int | None = None, id: str = "s") -> list[PersistenceError]:
-    """What loading and forking raise and what looking reports; fails if any of it changed anything."""
-    before = await contents(house.persistence)
+async def refusals(house: House, place: Place, boundary: int | None = None) -> list[PersistenceError]:
+    """What loading, forking and looking raise or report; fails if any of it changed anything."""
+    before = await picture(house, place)
     attempts: list[Callable[[], Awaitable[object]]] = [
-        lambda: house.sessions.resume(id),
-        lambda: house.agents.resume(id),
-        lambda: house.sessions.fork(id, boundary, "child"),
+        lambda: house.sessions.resume("s"),
+        lambda: house.agents.resume("s"),
+        lambda: house.sessions.fork("s", boundary, "child"),
+        lambda: look(house),
     ]
     told = []
     for attempt in attempts:
         with pytest.raises(PersistenceError) as refused:
             await attempt()
         told.append(refused.value)
-    problem = (await house.sessions.inspect(id)).problem
-    assert problem is not None
-    assert await contents(house.persistence) == before
+    assert await picture(house, place) == before
     assert house.sessions.live == ()
-    return [*told, problem]
+    return told
+
+
+async def look(house: House) -> None:
+    """Raise what looking at the session finds wrong with it, whether that is told in words or as an exception."""
+    problem = (await house.sessions.inspect("s")).problem
+    assert problem is not None
+    raise problem
+
+
+async def picture(house: House, place: Place) -> object:
+    """The session as far as it can be read, and every byte of the files."""
+    try:
+        log: object = replace(await house.persistence.read("s"), holder=Holder(0, None, 0.0))
+    except PersistenceError as error:
+        log = str(error)
+    paths = (path for path in place.directory.rglob("*") if path.is_file() and not path.name.endswith("-shm"))
+    return log, {str(path): path.read_bytes() for path in sorted(paths)}
 
 
 def house_of(place: Place, *answers: str) -> House:
@@ -98,12 +115,11 @@ async def test_a_log_of_another_format_is_told_as_such(place: Place, text: str, 
     house = house_of(place)
     async with house.opened():
         await write(house, record(turn(1)), header=Header("s", text, 1))
-        for told in await refusals(house):
+        for told in await refusals(house, place):
             assert (type(told), told.code) == (UnsupportedFormat, "UNSUPPORTED_FORMAT")
             assert isinstance(told, UnsupportedFormat)
             assert (told.session_id, told.format) == ("s", format)
             assert ("use a newer build" in str(told)) is (format in ("2", "10"))
-        assert (await house.sessions.inspect("s")).header_text == text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +131,7 @@ async def test_a_header_that_is_none_is_damage(place: Place, text: str):
     house = house_of(place)
     async with house.opened():
         await write(house, record(turn(1)), header=Header("s", text, 1))
-        for told in await refusals(house):
+        for told in await refusals(house, place):
             assert isinstance(told, CorruptLog)
             assert (told.session_id, told.where) == ("s", "the header")
 
@@ -129,13 +145,13 @@ def later_by_one(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
 
 @pytest.mark.parametrize("type", ["test/gone", "tool/progress", "nonsense", ""])
 async def test_an_unknown_type_is_told_with_its_place(place: Place, type: str):
-    """VER-05: loading and forking refuse the log; looking, reading and listing show what is stored."""
+    """VER-05: loading, forking and importing refuse the log; looking, reading and exporting show what is stored."""
     plain = record(turn(1))
     events = (*plain[:6], SessionEvent(6, 1, type, '{"n":1}'), *later_by_one(plain[6:]))
     house = house_of(place)
     async with house.opened():
         await write(house, events, 3)
-        for told in await refusals(house, 7):
+        for told in await refusals(house, place, 7):
             assert isinstance(told, UnknownEventType)
             assert (told.session_id, told.type, told.seq) == ("s", type, 6)
         found = await house.sessions.inspect("s")
@@ -143,6 +159,12 @@ async def test_an_unknown_type_is_told_with_its_place(place: Place, type: str):
         assert (found.closers, found.open_calls) == ((), ())
         assert tuple(await house.sessions.read_from("s", 5)) == events[5:]
         assert [row.next_seq for row in await house.sessions.list()] == [8]
+        exported = list(await house.sessions.export("s"))
+        assert exported[1:-1] == [event.line for event in events]
+        await house.sessions.delete("s")
+        with pytest.raises(UnknownEventType) as refused:
+            await House(extensions=EXTENSIONS).sessions.import_(exported)
+        assert (refused.value.session_id, refused.value.type, refused.value.seq) == ("s", type, 6)
 
 
 async def test_a_type_that_is_declared_no_longer_is_unknown(place: Place):
@@ -165,8 +187,8 @@ async def test_a_type_that_is_declared_no_longer_is_unknown(place: Place):
 
 
 async def test_an_ignorable_event_of_an_unknown_type_is_kept_as_it_is(place: Place):
-    """VER-06: loaded, forked and gone on after; in history it is nothing."""
-    strange = SessionEvent(3, 5, "future/word", '{ "b":1,"a":[ 1.0 ] }', ignorable=True)
+    """VER-06: loaded, forked, exported, imported and gone on after; in history it is nothing."""
+    strange = SessionEvent(3, 5, "future/word", '{"b":1,"a":[1.0]}', ignorable=True)
     plain = record(turn(1))
     events = (*plain[:3], strange, *later_by_one(plain[3:]))
     house = house_of(place, "more")
@@ -178,6 +200,12 @@ async def test_an_ignorable_event_of_an_unknown_type_is_kept_as_it_is(place: Pla
         assert agent.session.messages == derive_messages(plain)
         assert (await agent.wait(agent.send("go on"))).reason == "completed"
         assert (await house.persistence.read("s")).events[3] == strange
+        exported = list(await house.sessions.export("s"))
+        assert exported[4] == strange.line
+    other = House(extensions=EXTENSIONS)
+    async with other.opened():
+        await other.sessions.import_(exported)
+        assert (await other.persistence.read("s")).events[3] == strange
 
 
 async def test_keys_of_a_later_build_are_kept(place: Place):
@@ -262,7 +290,7 @@ async def test_a_log_that_breaks_the_grammar_is_refused_when_it_is_loaded(place:
     house = house_of(place, "more")
     async with house.opened():
         await write(house, events, 5)
-        for told in await refusals(house):
+        for told in await refusals(house, place):
             assert isinstance(told, CorruptLog)
             assert told.where == f"seq {7 + len(before)}"
             assert condition in told.reason

@@ -23,7 +23,7 @@ from persistence.contract.samples import messages
 from persistence.sqlite import SqlitePersistence
 from tests.support.house import House
 from tests.support.logs import random_walk
-from tests.support.recording import EXTENSIONS, data_of_event
+from tests.support.recording import EXTENSIONS, MARK, data_of_event
 
 Row: TypeAlias = tuple[Any, ...]
 """Of an event, without its place: type, time, ignorable, data, reason, written_at, digest."""
@@ -162,6 +162,32 @@ async def test_a_missing_row_is_told_wherever_it_was(file: File):
         file.sql("DELETE FROM events WHERE place = ?", (file.key("s") << 32) + seq)
         assert (await damage(file)).where == f"seq {seq}"
         file.path.write_bytes(whole)
+
+
+async def test_a_row_too_many_is_told(file: File):
+    """ST-03: after the last one, where no batch ends; though it would be legal there."""
+    await store_batches(file, "s")
+    end = BATCHES * SIZE
+    file.sql(
+        "INSERT INTO events (place, type, time, ignorable, data) VALUES (?, ?, 1, 1, '{}')",
+        (file.key("s") << 32) + end,
+        MARK.name,
+    )
+    assert (await damage(file)).where == f"seq {end}"
+
+
+async def test_what_was_closed_before_the_damage_can_be_forked(file: File):
+    """ST-02: the rows after the boundary are not even read."""
+    await store_turns(file)
+    async with opened(file) as house:
+        events = (await house.persistence.read("s")).events
+    boundary = next(event.seq for event in events if event.type == "turn/end")
+    for statement in UNREADABLE.values():
+        file.sql(statement, (file.key("s") << 32) + boundary + 1)
+        await damage(file)
+        async with opened(file) as house:
+            child = await house.sessions.resume(await house.sessions.fork("s", boundary))
+            assert child.events[: boundary + 1] == events[: boundary + 1]
 
 
 # -- digests -------------------------------------------------------------------------------------

@@ -192,6 +192,8 @@ def wrong_versions(walk: RandomWalk, right: ev.EventData) -> Iterator[ev.EventDa
         case ev.ToolCall():
             for id in ("nobody", *[call["id"] for call in walk.calls if call["id"] != right.call_id]):
                 yield replace(right, call_id=id)
+            yield replace(right, name=right.name + "x")
+            yield replace(right, arguments=right.arguments + " ")
         case ev.ToolNested():
             for id in ("nobody", *[call["id"] for call in walk.calls if call["id"] not in walk.running()]):
                 yield replace(right, parent_call_id=id)

@@ -385,7 +385,7 @@ def test_an_event_of_another_turn_or_step_is_refused(before, event, state):
 
 
 def test_a_result_needs_its_call():
-    """INV-02: without a `tool/call` only TOOL_NOT_STARTED may come, and without a seq."""
+    """INV-02: without a `tool/call` only TOOL_NOT_STARTED may come, and without a seq; its call cannot follow it."""
     asked = (*ASKING, answer(blocks("c1", "c2")))
     for event in (
         result("c1", None),
@@ -395,6 +395,7 @@ def test_a_result_needs_its_call():
         not_started("c2"),
     ):
         assert refused(asked, event).state == "CALLS"
+    assert refused((*asked, not_started("c1")), started("c1")).state == "CALLS"
     assert names(live((*asked, not_started("c1"), not_started("c2"))))[-2:] == ["tool/result", "tool/result"]
 
 
@@ -434,6 +435,16 @@ def test_what_skips_or_leaves_something_open_is_refused(before, event, state):
     assert (error.state, error.event) == (state, event.type)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"adapter": 1}, {"model": None}, {"stop": "END"}, {"stop": [1]}, {"max_tokens": 1.5}, {"temperature": "hot"}],
+)
+def test_a_header_that_no_request_can_be_made_of_is_refused(config):
+    """INV-06: at append already, as when it is loaded."""
+    error = refused(ASKING, ev.RequestHeader(1, 1, "initial", MODEL | config, []))
+    assert (error.state, error.event) == ("REQUEST", "request/header")
+
+
 def test_a_group_with_an_illegal_event_leaves_nothing():
     """INV-04: neither the legal one before it nor what it changed."""
     error = refused((ACCEPTED,), ev.TurnStart(1, ["m1"]), ev.StepStart(1, 1))
@@ -455,11 +466,12 @@ IN_EVERY_STATE = {
 
 @pytest.mark.parametrize("state", IN_EVERY_STATE)
 def test_a_declared_extension_may_stand_anywhere(state: str):
-    """INV-07: it changes neither the state nor history; a type nobody declared is refused."""
+    """INV-07: it changes neither the state nor history, and is what it was declared; an undeclared type is refused."""
     session = live(IN_EVERY_STATE[state])
     assert session.state.turn.state == state
     turn, pending, messages = session.state.turn, session.state.pending, session.messages
-    plain, ignorable = session.append(ev.Extension(NOTE, {"n": 1}), ev.Extension(MARK, {}))
+    otherwise = ev.ExtensionType(NOTE.name, ignorable=True), ev.ExtensionType(MARK.name)
+    plain, ignorable = session.append(ev.Extension(otherwise[0], {"n": 1}), ev.Extension(otherwise[1], {}))
     assert (plain.type, plain.data, plain.ignorable) == ("test/note", {"n": 1}, False)
     assert (ignorable.type, ignorable.ignorable) == ("test/mark", True)
     assert (session.state.turn, session.state.pending, session.messages) == (turn, pending, messages)

@@ -246,7 +246,7 @@ async def test_a_session_that_was_lost_can_be_resumed_by_the_same_process(place:
 # --------------------------------------------------------------------------------- an older copy
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "jsonl"])
 def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """The stores that a test can make a copy of, and put it in their place while they are open."""
     return place_of(request.param, str(tmp_path))
@@ -266,10 +266,10 @@ def put_back(place: Place, persistence: Any, taken: Any) -> None:
     if isinstance(persistence, MemoryPersistence):
         persistence._sessions = taken
         return
-    for file in [*place.directory.iterdir()]:
-        file.unlink()
-    for file in Path(taken).iterdir():
-        file.replace(place.directory / file.name)
+    for path in [*place.directory.iterdir()]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in Path(taken).iterdir():
+        path.replace(place.directory / path.name)
 
 
 async def test_a_store_that_holds_less_than_it_acknowledged_is_not_written(copied: Place):

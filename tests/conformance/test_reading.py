@@ -67,7 +67,7 @@ async def stored(house: House, *events: ev.EventData, id: str = "s") -> tuple[Se
 
 
 async def test_an_unknown_session_is_told_by_every_operation(place: Place):
-    """RD-01: load, inspect, read_from, fork, delete; and nothing comes to be stored by asking."""
+    """RD-01: load, inspect, read_from, fork, export, delete; and nothing comes to be stored by asking."""
     house = house_of(place)
     async with house.opened():
         sessions = house.sessions
@@ -79,6 +79,7 @@ async def test_an_unknown_session_is_told_by_every_operation(place: Place):
             lambda: sessions.read_from("unknown", 0),
             lambda: sessions.fork("unknown"),
             lambda: sessions.fork("unknown", 3, "child"),
+            lambda: sessions.export("unknown"),
             lambda: sessions.delete("unknown"),
         ]
         for attempt in attempts:
@@ -346,17 +347,18 @@ async def test_a_deleted_session_is_gone_for_good(place: Place):
     async with house.opened():
         await stored(house, *turn(1))
         await stored(house, *turn(1), id="other")
+        exported = list(await house.sessions.export("s"))
         await house.sessions.delete("s")
     for _ in range(2):
         house = house_of(place)
         async with house.opened():
-            await assert_deleted(house.sessions)
+            await assert_deleted(house.sessions, exported)
             await house.sessions.delete("s")
             await house.sessions.fork("other")
             await house.sessions.release(await house.sessions.resume("other"))
 
 
-async def assert_deleted(sessions: SessionStore) -> None:
+async def assert_deleted(sessions: SessionStore, exported: list[str]) -> None:
     attempts: list[Callable[[], Awaitable[object]]] = [
         lambda: sessions.resume("s"),
         lambda: sessions.resume("s", force=True),
@@ -365,6 +367,8 @@ async def assert_deleted(sessions: SessionStore) -> None:
         lambda: sessions.create("s"),
         lambda: sessions.fork("other", new_id="s"),
         lambda: sessions.fork("s", new_id="child"),
+        lambda: sessions.export("s"),
+        lambda: sessions.import_(exported),
     ]
     for attempt in attempts:
         with pytest.raises(SessionDeleted) as told:
@@ -413,6 +417,7 @@ async def test_a_session_deleted_here_ends_its_agent_at_once(place: Place):
         agent.send("go")
         await held.reached.wait()
         await house.sessions.delete("s")
+        assert isinstance(agent.session.lost, SessionDeleted)
         with pytest.raises(SessionDeleted):
             await agent.wait_idle()
         await agent.close()

@@ -159,7 +159,7 @@ async def hold(kind: str, directory: str) -> None:
         await for_ever()
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])  # those that know the processes of this machine
+@pytest.mark.parametrize("kind", ["sqlite", "jsonl"])  # those that know the processes of this machine
 async def test_a_session_whose_process_was_killed_here_is_free_at_once(kind: str, tmp_path):
     """RUL-01: though its lease runs for an hour; the dead claim can do nothing."""
     place = place_of(kind, str(tmp_path))

@@ -115,12 +115,16 @@ async def test_a_value_comes_back_from_wherever_it_was_put(place: Place, row: st
         assert again.adapter.requests[0].messages[:-1] == messages
 
 
-async def test_a_missing_value_is_null_for_the_model(place: Place):
-    """VAL-07: as the text of a result."""
-    house = house_of(place, [None], [call("give", {"n": 0}, id="c1"), say("fine")])
+async def test_a_value_is_a_text_for_the_model(place: Place):
+    """VAL-07: nothing is `null`, a string is itself, anything else its JSON with its own characters."""
+    values = [None, "é\0\udc81", {"é": [1.0, 1]}, ""]
+    asked = [call("give", {"n": n}, id=f"c{n}") for n in range(len(values))]
+    house = house_of(place, values, [asked, say("fine")])
     async with house.agent() as agent:
         await agent.wait(agent.send("go"))
-        assert house.adapter.requests[1].messages[-1] == ToolMessage("c1", False, "null")
+        assert house.adapter.requests[1].messages[2:] == tuple(
+            ToolMessage(f"c{n}", False, text) for n, text in enumerate(["null", "é\0\udc81", '{"é":[1.0,1]}', ""])
+        )
 
 
 async def test_a_character_may_come_in_two_halves(place: Place):
@@ -471,7 +475,9 @@ async def test_ids_that_mean_something_elsewhere_mean_nothing_here(place: Place)
     around = set(place.directory.parent.iterdir())
     await use_everywhere(place, IDS)
     assert set(place.directory.parent.iterdir()) == around
-    assert {path.name.split("-")[0] for path in place.directory.rglob("*")} <= {"sessions.db"}
+    folders = {place.directory, place.directory / "sessions"}
+    assert {path.parent for path in place.directory.rglob("*")} <= folders
+    assert {path.name.split(".")[0] for path in place.directory.iterdir()} <= {"sessions"}
 
 
 async def test_ids_that_look_alike_are_different(place: Place):

@@ -7,13 +7,17 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
+from unittest import mock
 
 from app.session.batch import Batch, Header
 from app.session.ownership import Epoch, Owner
 from app.session.persistence import Repair, SessionPersistence, StoredLog
+from persistence.jsonl import disk
 from persistence.sqlite import file
 from tests.crash.ledger import Ledger
 from tests.support.faults import FaultyPersistence
+from tests.support.system_calls import Calls
 
 
 class Hold:
@@ -95,5 +99,15 @@ def _trace_sqlite(point: Callable[[], None]) -> None:
     file.connect = traced
 
 
-INSIDE: dict[str, Callable[[Callable[[], None]], None]] = {"sqlite": _trace_sqlite}
+def _trace_jsonl(point: Callable[[], None]) -> None:
+    """Every system call that changes a file is a point: the calls before it are done."""
+
+    def traced(name: str, do: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        point()
+        return do()
+
+    mock.patch.object(disk, "os", Calls(traced)).start()
+
+
+INSIDE: dict[str, Callable[[Callable[[], None]], None]] = {"sqlite": _trace_sqlite, "jsonl": _trace_jsonl}
 """By kind of store: what makes points, in this process, of the places inside its writes; nothing, if it has none."""

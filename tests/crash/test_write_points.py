@@ -14,6 +14,7 @@ from tests.crash.recovering import Recovered, recover, recovering_house
 from tests.support.stores import Place
 
 SHARES = 4
+POINTS = {"sqlite": 100, "jsonl": 60}  # at least: a batch is many statements, or one write and one sync
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -40,7 +41,7 @@ async def test_whatever_was_acknowledged_survives_a_kill_at_any_write_point(
         else:
             check_steps(recovered)
             seen.append(len(recovered.stored))
-    assert len(seen) >= 100 / SHARES
+    assert len(seen) >= POINTS[durable_place.kind.name] / SHARES
     assert seen == sorted(seen), "a later point never finds less"
     assert seen[0] == 0
     assert seen[-1] > 40, "the last ones find both turns"
