@@ -18,7 +18,7 @@ __all__ = ["pgbouncer"]
 
 
 class TestPostgresThroughAPooler(PostgresContract):
-    """PGB-01: of the contract."""
+    """The contract alone: not every row that names Postgres runs through a pooler yet."""
 
     @pytest.fixture(autouse=True)
     def pooled(self, pgbouncer: Server, postgres_dsn: str) -> None:
