@@ -94,9 +94,11 @@ def lease_ms(epoch: Epoch) -> int:
 
 
 def batch_lines(batch: Batch, epoch: Epoch, now: int, at: int, claim_at: int, title_at: int, key: bytes) -> bytes:
-    """A batch and its end, to be written at that offset."""
+    """A batch and its end, to be written at that offset. Raises ValueError for text that is more than a line."""
     lines = [event.line.encode("ascii") + b"\n" for event in batch.events]
     for event, line in zip(batch.events, lines, strict=True):
+        if not event.text.isprintable():
+            raise ValueError(f"the text of event {event.seq} is not what the codec writes")
         title_at = at if event.type == "session/title" else title_at
         at += len(line)
     until = now + lease_ms(epoch)
@@ -110,11 +112,9 @@ def tombstone_line(session_id: str, now: int) -> bytes:
 
 
 def parse_event(line: bytes) -> SessionEvent | None:
-    """The event that has exactly this line, without its newline; None if none has."""
-    if not line.isascii():
-        return None
-    text = line.decode("ascii")
-    found = _EVENT.match(text)
+    """The event that has exactly this line, without its newline; None if none has. Its data may still be no JSON."""
+    text = line.decode("ascii", "replace")
+    found = _EVENT.match(text) if text.isascii() and text.isprintable() else None
     if found is None:
         return None
     seq, name, time = found.groups()

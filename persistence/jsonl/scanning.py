@@ -70,33 +70,42 @@ class _Scan:
     def __init__(self, log: Log, data: bytes) -> None:
         self._log = log
         self._data = data
-        self._session_id = log.session_id
         self._key = log.key
         self._open: list[SessionEvent] = []
+        self._open_at: list[int] = []
 
     def run(self, at: int) -> None:
-        data = self._data
+        data, log = self._data, self._log
+        wrong: str | None = None
         while (newline := data.find(b"\n", at)) >= 0:
-            line = data[at:newline]
-            wrong = self._take(line, at)
+            wrong = self._take(data[at:newline], at)
             if wrong is not None:
-                if _NUL not in line or self._is_followed(newline + 1) or self._is_good(line.rpartition(_NUL)[2]):
-                    self._log.problem = CorruptLog(self._session_id, f"offset {at}", wrong)
-                    return
                 break
             at = newline + 1
-        else:
-            rest = data[at:]
-            if rest and rest[-1:] != _NUL and parse_mark(rest[:-1], self._key) is not None:
-                wrong = "another byte stands in the place of the line's end"
-                self._log.problem = CorruptLog(self._session_id, f"offset {len(data) - 1}", wrong)
-                return
-        left = len(data) - self._log.size
-        if left:
-            self._log.torn = (
-                f"{left} bytes at offset {self._log.size} hold no complete batch; "
-                "they are cut before anything else is written"
-            )
+        log.problem = self._damage_after(at, newline, wrong)
+        left = len(data) - log.size
+        if left and log.problem is None:
+            what = f"{left} bytes at offset {log.size} hold no complete batch"
+            log.torn = f"{what}; they are cut before anything else is written"
+
+    def _damage_after(self, at: int, newline: int, wrong: str | None) -> CorruptLog | None:
+        """What is wrong with the bytes that no batch holds, if they are more than the rest of a write."""
+        data = self._data
+        for event, start in zip(self._open, self._open_at, strict=True):
+            try:
+                _ = event.data
+            except ValueError:  # of events that have an end, the digest says so
+                return self._told(start, f"the data of event {event.seq} is not what it has to be")
+        if wrong is not None:
+            line = data[at:newline]
+            if _NUL not in line or self._is_followed(newline + 1) or self._is_good(line.rpartition(_NUL)[2]):
+                return self._told(at, wrong)
+        elif data[-1:] != _NUL and parse_mark(data[at:-1], self._key) is not None:
+            return self._told(len(data) - 1, "another byte stands in the place of the line's end")
+        return None
+
+    def _told(self, at: int, wrong: str) -> CorruptLog:
+        return CorruptLog(self._log.session_id, f"offset {at}", wrong)
 
     def _take(self, line: bytes, at: int) -> str | None:
         """Add a line to the log; what is wrong if it cannot follow."""
@@ -109,6 +118,7 @@ class _Scan:
             if event.seq != seq or log.claim is None:
                 return f"event {event.seq} stands where {seq} is to be"
             self._open.append(event)
+            self._open_at.append(at)
             return None
         mark = parse_mark(line, self._key)
         if mark is None:
@@ -120,7 +130,7 @@ class _Scan:
             log.events += self._open
             log.ends.append(mark)
             log.end_at = at
-            self._open = []
+            self._open, self._open_at = [], []
         else:
             if mark.session_id != log.session_id:
                 return f"it is the claim of session {mark.session_id!r}"
