@@ -287,7 +287,8 @@ async def test_a_file_of_another_session_is_told(
         for attempt in (store.read("a"), store.read_from("a", 0), store.renew("a", writers["b"].epoch)):
             with pytest.raises(CorruptLog) as told:
                 await attempt
-            assert (told.value.session_id, told.value.reason) == ("a", "it is the claim of session 'b'")
+            assert told.value.session_id == "a"
+            assert told.value.reason.endswith("of session 'b'")
         with pytest.raises(PersistenceError):
             await writers["a"].write(1)
         with pytest.raises(CorruptLog):

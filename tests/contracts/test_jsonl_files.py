@@ -269,8 +269,8 @@ async def test_a_file_that_was_replaced_while_somebody_waited_for_its_lock_is_le
         await waits.wait()
         path.with_name("tombstone").write_bytes(tombstone_line("s", 1))
         path.with_name("tombstone").rename(path)
-        with pytest.raises(SessionDeleted):
-            await writing
+    with pytest.raises(SessionDeleted):
+        await writing
     await store.close()
 
 
