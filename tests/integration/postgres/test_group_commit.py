@@ -115,6 +115,32 @@ async def test_a_locked_row_holds_up_its_own_session_alone(postgres_dsn: str) ->
     await store.close()
 
 
+async def test_a_fenced_a_deleted_and_a_locked_session_hold_up_nobody(postgres_dsn: str) -> None:
+    """RUL-08: of 32 that wait, 29 are stored together, and three are answered on their own."""
+    store = await opened(postgres_dsn, writers=2)
+    writers = [Writer.new(store, f"s{n:02}") for n in range(32)]
+    for writer in writers:
+        await writer.write(1)
+    await store.acquire("s03", owner("berta"), force=True)
+    await store.delete("s07")
+    other = await connect(postgres_dsn)
+    await other.execute("begin")
+    await other.execute(LOCK, "s11")
+    writing = [asyncio.create_task(writer.write(2)) for writer in writers]
+    done, waiting = await asyncio.wait(writing, timeout=3)
+    assert [writing.index(task) for task in waiting] == [11]
+    failed = {writing.index(task): type(task.exception()) for task in done if task.exception() is not None}
+    assert failed == {3: SessionFenced, 7: SessionDeleted}
+    stored = "select count(*), count(distinct xmin::text) from beforehand.sessions where next_seq = 3"
+    (found,) = await run_sql(postgres_dsn, stored)
+    assert tuple(found) == (29, 1)
+    await other.execute("commit")
+    await writing[11]
+    await writers[11].check()
+    await other.close()
+    await store.close()
+
+
 async def test_an_error_of_the_shared_statement_is_the_answer_of_its_cause_alone(postgres_dsn: str) -> None:
     """ST-08: the store refuses one session's event; those that were written with it are stored."""
     store = await opened(postgres_dsn, writers=1)
