@@ -36,6 +36,7 @@ from policy.retry import BackoffRetryPolicy
 NOTE = ev.ExtensionType("bench/note", ignorable=True)
 CHECKPOINTS = 6
 TURNS = 150
+WARM_UP = 30
 LENGTHS = (10, 1_000, 10_000)
 
 
@@ -108,6 +109,9 @@ async def measure(directory: Path, length: int) -> tuple[float, float, float, fl
     floor = Floor(directory / f"floor-{length}.db")
     durable, bare = await agent_with(sqlite_store, True, length), await agent_with(memory, False, length)
     samples: tuple[list[float], list[float], list[float], list[float]] = ([], [], [], [])
+    for _ in range(WARM_UP):
+        await turn(durable)
+        await turn(bare)
     for _ in range(TURNS):
         samples[0].append(await turn(durable))
         samples[1].append(await turn(bare))
