@@ -43,7 +43,7 @@ class ToolCalls:
                     await self._wait_for_room(1)
             await self._wait_for_room(1)
             await self._skip_rest()
-        except BaseException as error:
+        except BaseException as error:  # whatever it was: no body is left running, no call open
             if isinstance(error, asyncio.CancelledError):  # this very task is being ended, and its bodies with it
                 for body in self._running:
                     body.cancel()

@@ -99,7 +99,7 @@ class OpenedStream:
         handler = compose(watched, self._open, self._blamed)
         try:
             stream = await handler(self._request)
-        except BaseException as error:
+        except BaseException as error:  # also when cancelled: what was opened by then is closed
             await self._close(error)
             raise
         assert isinstance(stream, CheckedStream)

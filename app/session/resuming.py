@@ -131,7 +131,7 @@ class Resuming:
             session_id, lease_s, lambda: self._persistence.renew(session_id, epoch), confirmed_at, patience_s=lease_s
         )
         async with lease.kept():
-            answers = {call.call_id: await self._reconcile.ask(call) for call in questions}  # type: ignore[union-attr]
+            answers = {call.call_id: await self._reconcile.ask(call) for call in questions}  # type: ignore[union-attr]  # only it gives questions
         return answers, lease.confirmed_at
 
 

@@ -179,7 +179,7 @@ class Session:
         try:
             for event in data:
                 group.append(self._record(event))
-        except BaseException:
+        except BaseException:  # whatever it was: all of the group, or nothing
             self.state.restore(before)
             raise
         for event, recorded in group:

@@ -143,7 +143,7 @@ class SessionStore:
                     await live.drain.flush("final")
                 session.is_live = False  # or what came in from here on would be forgotten
                 await self._end_lease(live)
-        except BaseException:
+        except BaseException:  # also when cancelled: it stays live, unless it is lost
             session.is_live = self._live.get(session.id) is live
             if session.is_lost:
                 await self._forget(live)
