@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from app.llm.vendor import VendorAdapter
 from app.middleware import CHECKPOINT
 from containers.application import Built
 from containers.ordering import PLACES, Order
@@ -49,6 +50,7 @@ def explain_json(application: Built) -> dict[str, Any]:
     limits, policy, orders = application.sessions.drain_limits, application.checkpoint, application.orders
     return {
         "backend": {"kind": application.persistence.kind, "durable": application.persistence.durable},
+        "model": _model(application),
         "policy": {"kind": _kind(policy), "checkpoints": [place for place in WHERE if place in policy.places]},
         "write_behind_ms": limits.write_behind_ms,
         "flush_timeout_ms": limits.flush_timeout_ms,
@@ -71,6 +73,14 @@ def explain_text(application: Built) -> str:
         if hook in INNERMOST:
             lines += _wrapped("", f"→ {INNERMOST[hook]}")
     return "\n".join(lines)
+
+
+def _model(application: Built) -> dict[str, str | None]:
+    """Who is asked; for an adapter over HTTP also which one that is, and where."""
+    config = application.agents.config
+    told: dict[str, str | None] = {"adapter": config.adapter, "name": config.name}
+    adapter = application.llm.adapter(config.adapter or "")
+    return {**told, "sdk": adapter.sdk, "base_url": adapter.base_url} if isinstance(adapter, VendorAdapter) else told
 
 
 def _kind(policy: CheckpointPolicy) -> str:
@@ -103,6 +113,9 @@ def _summary(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "backend",
         f"{backend['kind']}, {'durable' if backend['durable'] else 'not durable: it ends with the process'}",
     )
+    model = told["model"]
+    asked = f", asked with {model['sdk']} at {model['base_url']}" if "sdk" in model else ""
+    yield "model", f"{model['adapter']}:{model['name']}{asked}" if model["adapter"] else "none is set"
     places = ", ".join(WHERE[place] for place in policy["checkpoints"])
     yield "policy", f"{policy['kind']}: {f'flushes {places}' if places else 'no checkpoint lies inside the turn'}"
     yield (

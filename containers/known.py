@@ -23,12 +23,13 @@ def variable(name: str) -> str:
 class Known:
     """The settings of a model by their dotted names. `takes` says of each which values it takes.
 
-    `tables` are those whose value is a table with any keys.
+    `tables` are those whose value is a table with any keys; `inside` are, of some of them, the settings of each entry.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
         self.takes: dict[str, str] = {}
         self.tables: set[str] = set()
+        self.inside: dict[str, Known] = {}
         self._walk(model, "")
 
     def _walk(self, model: type[BaseModel], prefix: str) -> None:
@@ -40,6 +41,9 @@ class Known:
             self.takes[name] = _description(declared)
             if get_origin(kind) is dict:
                 self.tables.add(name)
+                entry = get_args(kind)[1]
+                if isinstance(entry, type) and issubclass(entry, BaseModel):
+                    self.inside[name] = Known(entry)
 
     def misspelt(self, variables: Iterable[str], what: str = "") -> Iterator[str]:
         """A line for each variable, or file of that name, that names no setting; `what` goes before the name."""
@@ -57,6 +61,9 @@ class Known:
             if not place:
                 yield str(problem["msg"]).removeprefix("Value error, ")
                 continue
+            if (line := self._explain_inside(problem["loc"], origins)) is not None:
+                yield line
+                continue
             setting = next((name for name in self.takes if f"{place}.".startswith(f"{name}.")), None)
             name = place if setting is None or setting in self.tables else setting
             inside = (where for key, where in origins.items() if key.startswith(f"{name}."))
@@ -70,6 +77,23 @@ class Known:
                 is_table = problem["type"] != "extra_forbidden"
                 what = "is a table of settings" if is_table else "names no setting"
                 yield f"{told}: {what}; did you mean {_nearest(place, self.takes)}?"
+
+    def _explain_inside(self, place: tuple[int | str, ...], origins: Mapping[str, str]) -> str | None:
+        """The line for a value in an entry of a table of settings; None for any other."""
+        dotted = ".".join(map(str, place))
+        table = next((table for table in self.inside if dotted.startswith(f"{table}.")), "")
+        rest = place[table.count(".") + 1 :]
+        if not table or len(rest) < 2:
+            return None
+        entry = f"{table}.{rest[0]}"
+        known, name = self.inside[table], ".".join(map(str, rest[1:]))
+        setting = next((each for each in known.takes if f"{name}.".startswith(f"{each}.")), None)
+        full = f"{entry}.{setting or name}"
+        origin = next((where for key, where in origins.items() if f"{key}.".startswith(f"{full}.")), "")
+        told = f"{full} ({origin})" if origin else full
+        if setting is None:
+            return f"{told}: names no setting; did you mean {entry}.{_nearest(name, known.takes)}?"
+        return f"{told}: takes {known.takes[setting]}"
 
 
 def _description(declared: FieldInfo) -> str:

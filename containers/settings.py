@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from containers.fields import Count, CountOrZero, Names, Number, Paths, Seconds, Text, Window
-from containers.known import PREFIX, SECRET, Known
+from containers.fields import (
+    Address,
+    Count,
+    CountOrZero,
+    Fraction,
+    Names,
+    Number,
+    Paths,
+    Seconds,
+    Section,
+    Text,
+    Window,
+)
+from containers.known import PREFIX
 from containers.sources import read
+from containers.tool_settings import Tools
 
 Profile: TypeAlias = Literal["dev", "test", "prod"]
-BUILT_IN_TOOLS = ("list_files", "read_file", "search_files", "write_file", "append_file", "run_command")
-UNLESS_NAMED = BUILT_IN_TOOLS[:-1]
-"""The built-in tools that an agent has when `tools.enabled` is not set: running commands has to be asked for."""
-
-
-class Section(BaseModel):
-    """A table of settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Persistence(Section):
@@ -51,42 +54,37 @@ class Persistence(Section):
         None, description="one of disable, require, verify-ca, verify-full"
     )
     options: dict[str, Any] = Field({}, repr=False, description="a table")
-    extra: Paths = {}
+    extra: Paths = Field({})
 
 
 class Policy(Section):
     kind: Text = "semantic"
-    extra: Paths = {}
+    extra: Paths = Field({})
 
 
 class OrderedList(Section):
     order: Names | None = None
-    extra: Paths = {}
+    extra: Paths = Field({})
 
 
 class PostStep(OrderedList):
     after_checkpoint_ok: Names = ()
 
 
-class Tools(Section):
-    """`enabled` not set: those of UNLESS_NAMED, and every one of `extra`."""
-
-    enabled: Names | None = None
-    extra: Paths = {}
-
-
 class Adapters(Section):
-    extra: Paths = {}
+    extra: Paths = Field({})
 
 
 class Retry(Section):
     max: CountOrZero = 2
     base_ms: CountOrZero = 500
     cap_ms: CountOrZero = 20_000
+    jitter: Fraction = 0.0
+    budget_ms: CountOrZero | None = None
 
 
 class Model(Section):
-    """`script` is the file that the adapter named `script` follows."""
+    """`adapter` is a name of `models`, or of another adapter; `script` the file that the one named `script` follows."""
 
     adapter: Text | None = None
     name: Text | None = None
@@ -94,6 +92,25 @@ class Model(Section):
     max_tokens: Count | None = None
     stop: Names = ()
     script: Path | None = Field(None, description="the path of a file")
+
+
+class NamedModel(Section):
+    """A server that answers, and its model. `adapter` not set: the table's own name is that of the adapter.
+
+    `options` are keys of the request's body that are the vendor's own. Without `name` one has to be asked for.
+    """
+
+    adapter: Literal["openai", "anthropic"] | None = Field(None, description="openai or anthropic")
+    name: Text | None = None
+    base_url: Address | None = None
+    api_key: SecretStr | None = Field(None, description="a key")
+    headers: dict[str, SecretStr] = Field({}, description="a table, each name = a text")
+    options: dict[str, Any] = Field({}, description="a table")
+    temperature: Number | None = None
+    max_tokens: Count | None = None
+    stop: Names = ()
+    connect_timeout_s: Seconds = 10.0
+    timeout_s: Seconds = 300.0
 
 
 class Settings(BaseSettings):
@@ -126,11 +143,13 @@ class Settings(BaseSettings):
     post_step: PostStep = PostStep()
     policies: OrderedList = OrderedList()
     guards: OrderedList = OrderedList()
+    repeat_unknown: Literal["allow", "refuse"] = Field("allow", description="allow or refuse")
     extension_events: dict[str, bool] = Field(
         {}, description="a table, each 'name/word' = true or false: whether a reader that does not know it may skip it"
     )
 
     model: Model = Model()
+    models: dict[str, NamedModel] = Field({}, description="a table of settings for each name")
     system: str | None = Field(None, description="a text")
     adapters: Adapters = Adapters()
     retry: Retry = Retry()
@@ -199,53 +218,12 @@ def load_settings(profile: str | None = None, **arguments: Any) -> Settings:
     return settings
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A setting by its dotted name, its value as JSON has it, or MASK, and where the value comes from."""
-
-    name: str
-    value: Any
-    source: str
-
-
-MASK = "**********"
-
-
-def settings_with_sources(settings: Settings) -> list[Shown]:
-    """Every setting with its value in force. What may be secret is masked; each entry of a table stands alone."""
-    shown = []
-    for name in Known(Settings).takes:
-        value = _value(settings, name)
-        entries = {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {}
-        for entry, plain in (entries or {name: value}).items():
-            source = settings.source_of(entry)
-            is_secret = (
-                entry.startswith("persistence.options.") or source.startswith(SECRET) or isinstance(plain, SecretStr)
-            )
-            shown.append(Shown(entry, MASK if is_secret else _as_json(plain), source))
-    return shown
-
-
-def _value(settings: Settings, name: str) -> Any:
-    value: Any = settings
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def _is_set(settings: Settings, name: str) -> bool:
     """Whether whoever made these settings in code said something of this one."""
     section: Any = settings
     for part in name.split("."):
-        if isinstance(section, dict):
-            return part in section
-        if part not in section.model_fields_set:
+        is_table = isinstance(section, dict)
+        if part not in (section if is_table else section.model_fields_set):
             return False
-        section = getattr(section, part)
+        section = section[part] if is_table else getattr(section, part)
     return True
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value

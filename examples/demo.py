@@ -2,6 +2,7 @@
 
     python3 dev.py demo               on SQLite
     python3 dev.py demo --postgres    on a Postgres server that is made for it and thrown away
+    python3 dev.py demo --real-model  with a real, very small model that runs here, instead of a script
 
 Everything printed is read from what happened: the log that was left behind, the files that the tools changed, and what
 the model was sent. The child process is an ordinary `beforehand run`; it is killed with SIGKILL.
@@ -101,9 +102,9 @@ class Stage:
         return messages
 
 
-def killed_after_the_effect(stage: Stage) -> None:
+def killed_after_the_effect(stage: Stage, who: str = "DemoModel") -> None:
     heading("1. Killed inside a tool, after its effect, before its result")
-    model = ("--model", f"python:{PARTS}:DemoModel")
+    model = ("--model", f"python:{PARTS}:{who}")
     status = stage.run_and_kill("after-effect", "run", PROMPT, "--session", "demo", *model)
     say(f"the child ran inside the body of `publish` and was killed: {signal.Signals(-status).name}")
     say(f"what the world shows: {stage.world.read_text().strip()}")
@@ -117,7 +118,7 @@ def killed_after_the_effect(stage: Stage) -> None:
     for message in stage.request_after(asked)[-3:]:
         say(json.dumps(message))
     heading("   The log now, from that call on: beforehand show demo")
-    print(from_line(stage.beforehand("show", "demo"), "publish publish"))
+    print(from_line(stage.beforehand("show", "demo"), " publish {"))
     say(f"what the world shows: {'; '.join(stage.world.read_text().splitlines())}")
     say(f"bodies entered in all: {stage.bodies()}")
 
@@ -167,10 +168,14 @@ def postgres() -> Iterator[dict[str, str]]:
 
 
 def main(*options: str) -> None:
-    if options not in ((), ("--postgres",)):
-        raise SystemExit("usage: python3 dev.py demo [--postgres]")
+    if not set(options) <= {"--postgres", "--real-model"}:
+        raise SystemExit("usage: python3 dev.py demo [--postgres] [--real-model]")
     with tempfile.TemporaryDirectory(prefix="beforehand-demo-") as directory, ExitStack() as stack:
-        store = stack.enter_context(postgres()) if options else {}
+        store = stack.enter_context(postgres()) if "--postgres" in options else {}
+        if "--real-model" in options:
+            say("SmolLM2-135M answers: what it is held to it does, what it says is its own")
+            killed_after_the_effect(Stage(Path(directory) / "real", store), "RealModel")
+            return
         for part, play in (("one", killed_after_the_effect), ("two", killed_before_the_checkpoint)):
             play(Stage(Path(directory) / part, {**store, "BEFOREHAND_PERSISTENCE__SCHEMA_NAME": f"part_{part}"}))
 

@@ -5,12 +5,16 @@ The child's parent tells it by environment variables where to keep score and whe
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.llm.local import MODEL, LocalAdapter
+from app.llm.script import count_answers
 from app.llm.scripted import ScriptedAdapter, Step, call, say
 from app.llm.types import ChunkStream, LlmRequest
-from app.messages import AssistantMessage, ToolMessage, UserMessage
+from app.llm.vendor import Endpoint
+from app.messages import AssistantMessage, ModelRef, ToolMessage, UserMessage
 from app.session.batch import Batch, Header
 from app.session.ownership import Epoch
 from app.session.persistence import SessionPersistence
@@ -56,7 +60,8 @@ def look_up_published() -> list[str]:
     """The titles that have been published."""
     world = Path(os.environ["DEMO_WORLD"])
     lines = world.read_text().splitlines() if world.exists() else []
-    return [line.split("'")[1] for line in lines if line.startswith("published ")]
+    told = [line.removeprefix("published ") for line in lines if line.startswith("published ")]
+    return [text.rpartition(" (key ")[0][1:-1] for text in told]
 
 
 class DemoModel:
@@ -71,6 +76,21 @@ class DemoModel:
         with Path(os.environ["DEMO_REQUESTS"]).open("a") as requests:
             requests.write(json.dumps([_shown(message) for message in request.messages]) + "\n")
         return self._script.stream(request)
+
+
+class RealModel:
+    """A real model, which is told what to do next: to publish; after the crash, to look; and then to say something."""
+
+    name = "demo"
+
+    def stream(self, request: LlmRequest) -> ChunkStream:
+        with Path(os.environ["DEMO_REQUESTS"]).open("a") as requests:
+            requests.write(json.dumps([_shown(message) for message in request.messages]) + "\n")
+        options: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
+        if (tool := {0: "publish", 1: "look_up_published"}.get(count_answers(request.messages))) is not None:
+            options["tool_choice"] = {"type": "function", "function": {"name": tool}}
+        model = LocalAdapter("local", Endpoint(options=options, timeout_s=600))
+        return model.stream(replace(request, model=ModelRef("local", MODEL)))
 
 
 def _shown(message: Any) -> dict[str, Any]:

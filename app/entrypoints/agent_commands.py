@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.entrypoints.options import Json, ModelSpec, Profile, SessionId, TakeOver, Tools, Wait, Workspace
+from app.entrypoints.options import BaseUrl, Json, ModelSpec, Profile, SessionId, TakeOver, Tools, Wait, Workspace
 from app.entrypoints.output import Output
 from app.session.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from app.entrypoints.conversation import Order
+    from containers.settings import Settings
 
 
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.")],
     session: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this session, or begin it.")] = None,
     model: ModelSpec = None,
+    base_url: BaseUrl = None,
     workspace: Workspace = None,
     tools: Tools = None,
     profile: Profile = None,
@@ -33,15 +35,17 @@ def run(
     its log; twice, it stops at once. With --json each event is a line as it is recorded, in the form of the log.
     """
     from app.entrypoints.conversation import Order
+    from app.entrypoints.opening import load
 
     order = Order(session, _prompt(prompt), may_create=True, wait=wait, force=take_over)
-    return _converse(order, model, workspace, tools, profile, json)
+    return _converse(order, load(profile, model, workspace, tools, base_url), json)
 
 
 def resume(
     session_id: SessionId,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to ask next; - reads it.")] = None,
     model: ModelSpec = None,
+    base_url: BaseUrl = None,
     workspace: Workspace = None,
     tools: Tools = None,
     profile: Profile = None,
@@ -56,22 +60,21 @@ def resume(
     taken run, then PROMPT. With neither it says how to go on.
     """
     from app.entrypoints.conversation import Order
+    from app.entrypoints.opening import load
 
     order = Order(session_id, None if prompt is None else _prompt(prompt), wait=wait, force=take_over)
-    return _converse(order, model, workspace, tools, profile, json)
+    return _converse(order, load(profile, model, workspace, tools, base_url), json)
 
 
-def _converse(
-    order: Order, model: str | None, workspace: str | None, tools: str | None, profile: str | None, json: bool
-) -> int:
-    from app.entrypoints.opening import load, run_to_the_end
+def _converse(order: Order, settings: Settings, json: bool) -> int:
+    from app.entrypoints.opening import run_to_the_end
     from app.session.identifiers import check_id
+    from containers.models import check_model
 
     if order.session_id is not None:
         check_id(order.session_id)
-    settings = load(profile, model, workspace, tools)
-    if order.prompt is not None and None in (settings.model.adapter, settings.model.name):
-        raise ConfigurationError("no model is configured: pass --model, or set model.adapter and model.name")
+    if order.prompt is not None:
+        check_model(settings)
     return run_to_the_end(settings, order, Output(is_json=json))
 
 

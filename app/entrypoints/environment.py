@@ -1,7 +1,8 @@
-"""`explain`, `tools`, `config`: what this environment comes to, told without opening anything."""
+"""`explain`, `tools`, `config`: what this environment comes to, told without opening the store."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ from app.entrypoints.output import Line, Output
 from app.session.values import display, encode
 
 if TYPE_CHECKING:
-    from containers.settings import Settings, Shown
+    from app.tools.tool_set import ToolSet
+    from containers.settings import Settings
+    from containers.shown import Shown
 
 
 def explain(settings: Settings, output: Output) -> int:
@@ -30,23 +33,35 @@ def explain(settings: Settings, output: Output) -> int:
 def tools(settings: Settings, output: Output) -> int:
     """The enabled tools, as the model is told of them."""
     from containers.application import build
+    from containers.tool_settings import BUILT_IN_TOOLS
 
     tool_set = build(settings).tools.tool_set
+    asyncio.run(_open_and_close(tool_set))
     for spec in tool_set.specs:
         tool = tool_set.tools[spec.name]
+        source = getattr(tool, "source", "builtin" if spec.name in BUILT_IN_TOOLS else "extra")
         if output.is_json:
-            told = {"name": spec.name, "effects": tool.effects, "description": spec.description}
+            told = {"name": spec.name, "effects": tool.effects, "source": source, "description": spec.description}
             output.record(f'{encode(told)[:-1]},"schema":{spec.input_schema}}}')
             continue
+        head = ((f"{spec.name:<16}", "bold"), (f" {tool.effects:<12}", ""), (f"{one_line(source):<9}", "cyan"))
         first_line = spec.description.strip().partition("\n")[0]
-        output.lines([((f"{spec.name:<16}", "bold"), (f"{tool.effects:<13}", ""), (fitted(first_line, 90), ""))])
-        output.lines([((f"{'':16}{fitted(spec.input_schema, output.width - 16)}", "dim"),)])
+        output.lines([(*head, (f" {fitted(first_line, 90)}".rstrip(), ""))])
+        output.lines([((f"{'':17}{fitted(spec.input_schema, output.width - 17)}", "dim"),)])
     return DONE
+
+
+async def _open_and_close(tool_set: ToolSet) -> None:
+    """Let the tools come in that are known only to those who have them."""
+    try:
+        await tool_set.open()
+    finally:
+        await tool_set.close()
 
 
 def show_settings(settings: Settings, output: Output) -> int:
     """Every setting, its value in force and its source."""
-    from containers.settings import settings_with_sources
+    from containers.shown import settings_with_sources
 
     shown = settings_with_sources(settings)
     if output.is_json:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from app.entrypoints.options import Json, ModelSpec, Profile, Tools, Workspace
+from app.entrypoints.options import BaseUrl, Json, ModelSpec, Profile, Quiet, Tools, Workspace
 from app.entrypoints.output import Output
 
 
-def explain(model: ModelSpec = None, profile: Profile = None, json: Json = False) -> int:
+def explain(model: ModelSpec = None, base_url: BaseUrl = None, profile: Profile = None, json: Json = False) -> int:
     """Say what each checkpoint covers here.
 
     Read from the services as they are built: what is inside and what is outside of each checkpoint.
@@ -18,7 +18,7 @@ def explain(model: ModelSpec = None, profile: Profile = None, json: Json = False
     from app.entrypoints import environment
     from app.entrypoints.opening import load
 
-    return environment.explain(load(profile, model), Output(is_json=json))
+    return environment.explain(load(profile, model, base_url=base_url), Output(is_json=json))
 
 
 def tools(tools: Tools = None, workspace: Workspace = None, profile: Profile = None, json: Json = False) -> int:
@@ -60,6 +60,7 @@ def migrate(
     ] = False,
     profile: Profile = None,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Bring the schema of the store up to date.
 
@@ -68,12 +69,16 @@ def migrate(
     from app.entrypoints import upkeep
     from app.entrypoints.opening import load
 
-    return upkeep.migrate(load(profile), Output(is_json=json), only_check=check)
+    return upkeep.migrate(load(profile), Output(is_json=json, is_quiet=quiet), only_check=check)
 
 
-def doctor(profile: Profile = None, json: Json = False) -> int:
-    """Say whether the store can be used, and what to do if not."""
+def doctor(profile: Profile = None, json: Json = False, quiet: Quiet = False) -> int:
+    """Say whether the store can be used, and what to do if not.
+
+    A line for each thing that was looked at: ok, a note that stands in nobody's way, or a fault, whose exit code is
+    that of any command that met it. Nothing is made or changed.
+    """
     from app.entrypoints import upkeep
     from app.entrypoints.opening import load
 
-    return upkeep.doctor(load(profile), Output(is_json=json))
+    return upkeep.doctor(load(profile), Output(is_json=json, is_quiet=quiet))

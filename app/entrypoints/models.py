@@ -7,21 +7,28 @@ from typing import Any
 
 from app.session.errors import ConfigurationError
 
-FORMS = "script:FILE, python:pkg.mod:attr or ADAPTER:MODEL"
+FORMS = "script:FILE, python:pkg.mod:attr, ADAPTER:MODEL or the NAME of a table of `models`"
 
 
-def model_arguments(spec: str) -> dict[str, Any]:
-    """The settings of `script:FILE`, `python:pkg.mod:attr` or `ADAPTER:MODEL`. Raises ConfigurationError.
+def model_arguments(spec: str | None, base_url: str | None = None) -> dict[str, Any]:
+    """The settings that `--model` and `--base-url` stand for. Raises ConfigurationError.
 
-    Whether there is such a file, module or adapter is for whoever builds the application to say.
+    Whether there is such a file, module, adapter or table is for whoever builds the application to say.
     """
-    kind, _, rest = spec.partition(":")
-    if not kind or not rest:
+    if spec is None:
+        if base_url is not None:
+            raise ConfigurationError("--base-url goes with --model, which says whose address it is")
+        return {}
+    kind, colon, rest = spec.partition(":")
+    if not kind or (not rest and (colon or kind in ("script", "python"))):
         raise ConfigurationError(f"the model {spec!r} is not written as {FORMS}")
     match kind:
         case "script":
-            return {"model": {"adapter": "script", "name": Path(rest).stem, "script": rest}}
+            made: dict[str, Any] = {"model": {"adapter": "script", "name": Path(rest).stem, "script": rest}}
         case "python":
-            return {"adapters": {"extra": {"python": rest}}, "model": {"adapter": "python", "name": rest}}
+            made = {"adapters": {"extra": {"python": rest}}, "model": {"adapter": "python", "name": rest}}
         case _:
-            return {"model": {"adapter": kind, "name": rest}}
+            made = {"model": {"adapter": kind, "name": rest or None}}
+    if base_url is not None:
+        made["models"] = {kind: {"base_url": base_url}}
+    return made

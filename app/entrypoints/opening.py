@@ -13,21 +13,27 @@ from app.entrypoints.exits import TERMINATED
 from app.entrypoints.models import model_arguments
 from app.entrypoints.output import Output
 from app.entrypoints.stopping import Stopping, leave_at_once
+from app.session.health import Examinable
 from app.session.log_state import IDLE
 from app.session.store import SessionStore
 
 if TYPE_CHECKING:
+    from app.session.persistence import SessionPersistence
     from containers.settings import Settings
 
 
 def load(
-    profile: str | None, model: str | None = None, workspace: str | None = None, tools: str | None = None
+    profile: str | None,
+    model: str | None = None,
+    workspace: str | None = None,
+    tools: str | None = None,
+    base_url: str | None = None,
 ) -> Settings:
     """The settings, with the options over them. Raises ConfigurationError."""
     from containers.settings import load_settings
 
     search_here()
-    arguments: dict[str, Any] = {} if model is None else model_arguments(model)
+    arguments: dict[str, Any] = model_arguments(model, base_url)
     if workspace is not None:
         arguments["workspace"] = workspace
     if tools is not None:
@@ -35,15 +41,30 @@ def load(
     return load_settings(profile, **arguments)
 
 
-def look(settings: Settings, action: Callable[[SessionStore, Output], Awaitable[int]], output: Output) -> int:
-    """Open the store for one action that runs no agent."""
+def look(
+    settings: Settings,
+    action: Callable[[SessionStore, Output], Awaitable[int]],
+    output: Output,
+    *,
+    makes_store: bool = False,
+) -> int:
+    """Open the store for one action that runs no agent. Raises NoStore where there is none, unless that is made."""
     from containers.lifespan import running
 
     async def run() -> int:
-        async with running(settings) as application:
+        lifespan = running(settings, only_store=True)
+        if not makes_store:
+            await _check_made(lifespan.application.persistence)
+        async with lifespan as application:
             return await action(application.sessions, output)
 
     return asyncio.run(run())
+
+
+async def _check_made(persistence: SessionPersistence) -> None:
+    """Raises StoreUnusable if opening would make a store, or change its schema: who only looks leaves no trace."""
+    if isinstance(persistence, Examinable) and (missing := await persistence.missing()) is not None:
+        raise missing
 
 
 def run_to_the_end(settings: Settings, order: Order, output: Output) -> int:
@@ -56,7 +77,10 @@ async def _run_to_the_end(settings: Settings, order: Order, output: Output) -> i
 
     stopping = Stopping(output)
     try:
-        async with running(settings) as application:
+        lifespan = running(settings)
+        if not order.may_create:
+            await _check_made(lifespan.application.persistence)
+        async with lifespan as application:
             try:
                 return await converse(application, order, output, stopping)
             finally:

@@ -44,6 +44,10 @@ class LlmService:
         self._adapters = {adapter.name: adapter for adapter in adapters}
         self._sessions = sessions
 
+    def adapter(self, name: str) -> Adapter | None:
+        """The adapter of this name."""
+        return self._adapters.get(name)
+
     def stream(self, request: LlmRequest) -> OpenedStream:
         """The answer to `request`, opened by entering it; the call itself only looks up whether its session is live.
 

@@ -17,6 +17,7 @@ BREACHES = {
     "policy/planted.py": "import persistence, pydantic",
     "app/tools/planted.py": "import pydantic",
     "persistence/planted.py": "import policy",
+    "containers/planted.py": "import openai",
 }
 
 
@@ -61,4 +62,5 @@ def test_a_breach_of_each_wall_is_caught(tmp_path: Path) -> None:
         ("policy.planted", "pydantic"),
         ("app.tools.planted", "pydantic"),
         ("persistence.planted", "policy"),
+        ("containers.planted", "openai"),
     }

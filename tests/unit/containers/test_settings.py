@@ -9,7 +9,8 @@ import pytest
 
 from app.session.errors import ConfigurationError
 from containers.known import Known, variable
-from containers.settings import MASK, Profile, Settings, Shown, load_settings, settings_with_sources
+from containers.settings import Profile, Settings, load_settings
+from containers.shown import MASK, Shown, settings_with_sources
 from containers.sources import SHIPPED, TABLES
 
 CANARY = "canary-7f3a"
