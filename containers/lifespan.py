@@ -14,9 +14,12 @@ from containers.settings import Settings
 logger = logging.getLogger(__name__)
 
 
-def running(settings: Settings) -> Lifespan:
-    """`async with running(settings) as application: ...`. Raises ConfigurationError before anything is opened."""
-    return Lifespan(build(settings))
+def running(settings: Settings, *, only_store: bool = False) -> Lifespan:
+    """`async with running(settings) as application: ...`. Raises ConfigurationError before anything is opened.
+
+    With `only_store` tools that have to be opened are left closed, for who runs no agent.
+    """
+    return Lifespan(build(settings), only_store=only_store)
 
 
 class Lifespan:
@@ -25,8 +28,9 @@ class Lifespan:
     `unwritten` tells, once it has stopped, how many events of which sessions never reached the store.
     """
 
-    def __init__(self, application: Built) -> None:
+    def __init__(self, application: Built, *, only_store: bool = False) -> None:
         self.application = application
+        self._only_store = only_store
         self.unwritten: dict[str, int] = {}
         self._is_open = False
         self._stopping: asyncio.Task[None] | None = None
@@ -46,21 +50,24 @@ class Lifespan:
             logger.error("stopping failed as well: %s", failure)
 
     async def start(self) -> None:
-        """Open the backend; nothing else needs opening. Raises what that raises, with everything closed again."""
+        """Open the backend, then the tools. Raises what they raise, with everything closed again."""
         if self._is_open or self._stopping is not None:
             raise RuntimeError("an application is started once; build another one")
-        persistence = self.application.persistence
+        persistence, tool_set = self.application.persistence, self.application.tools.tool_set
         try:
             await persistence.open()
+            if not self._only_store:
+                await tool_set.open()
         except BaseException:  # also when it is cancelled: whatever is open by then is closed
-            failure = await _within(self.application.settings.shutdown_timeout_s, persistence.close)
-            if failure is not None:
-                logger.error("closing the store after a failed start failed as well: %s", failure)
+            for close in (tool_set.close, persistence.close):
+                failure = await _within(self.application.settings.shutdown_timeout_s, close)
+                if failure is not None:
+                    logger.error("closing after a failed start failed as well: %s", failure)
             raise
         self._is_open = True
 
     async def stop(self) -> None:
-        """End the turns, flush, release the sessions, close the backend; all within `shutdown_timeout_s`.
+        """End the turns, flush, release the sessions, close tools and backend; all within `shutdown_timeout_s`.
 
         Every step is tried, and the first error is raised at the end. Stopping twice is one stop; both wait for it.
         """
@@ -75,8 +82,9 @@ class Lifespan:
         started_at = clock()
         errors = []
         for share, step in (  # of the time: however long a step takes, the ones after it get theirs
-            (0.8, self.application.agents.close),
-            (0.9, self._release_others),
+            (0.7, self.application.agents.close),
+            (0.8, self._release_others),
+            (0.9, self.application.tools.tool_set.close),
             (1.0, self.application.persistence.close),
         ):
             error = await _within(started_at + share * timeout_s - clock(), step)

@@ -1,34 +1,30 @@
-"""What settings choose or name, apart from orders: the backend and the policy, adapters, tools, extension events."""
+"""What settings choose or name, apart from orders: the backend and the policy, adapters, extension events."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from app.agent.step import PostStepListener
-from app.agent.turn import ModelConfig
 from app.llm.scripted import ScriptedAdapter
 from app.llm.types import Adapter
 from app.session.drain import DrainLimits
 from app.session.errors import ConfigurationError
-from app.session.events import CATALOGUE, ExtensionType
+from app.session.events import ExtensionType
 from app.session.persistence import SessionPersistence
 from app.session.session import LogLimits
 from app.session.store import SessionStore
 from app.session.values import ValueLimits
-from app.tools.builtin import workspace_tools
-from app.tools.types import Tool
+from app.tools.types import Guard
 from containers import kinds
 from containers.extensions import Catalogue, check_free, no_such
-from containers.settings import UNLESS_NAMED, Persistence, Policy, Settings
+from containers.models import vendor_adapters
+from containers.settings import Persistence, Policy, Settings
 from policy.checkpoint import CheckpointPolicy
+from policy.guard import REPEAT_UNKNOWN, refuse_repeat_of_unknown
 
 BACKENDS = ("postgres", "sqlite", "jsonl", "memory")
 POLICIES = ("semantic", "turn_end", "every_event")
 SCRIPT = "script"
-
-_EXTENSION_NAME = re.compile(r"[^\s/]+/[^\s/]+")
 
 
 def backend_branch(persistence: Persistence) -> str:
@@ -93,13 +89,14 @@ def drain_limits(settings: Settings) -> DrainLimits:
 
 
 def adapters(settings: Settings) -> tuple[Adapter, ...]:
-    """The scripted adapter if there is a script, whose file is read now; every extra; the one that the model asks for.
-
-    Raises ConfigurationError.
+    """One for each named model; the scripted one if there is a script, whose file is read now; every extra; and of what
+    is installed the one that the model asks for. Raises ConfigurationError.
     """
     model = settings.model
-    check_free("adapters", settings.adapters.extra, [SCRIPT])
-    shipped = {} if model.script is None else {SCRIPT: ScriptedAdapter.from_file(model.script, name=SCRIPT)}
+    shipped: dict[str, Adapter] = {**vendor_adapters(settings)}
+    check_free("adapters", settings.adapters.extra, [SCRIPT, *shipped])
+    if model.script is not None:
+        shipped[SCRIPT] = ScriptedAdapter.from_file(model.script, name=SCRIPT)
     wanted = [] if model.adapter is None else [model.adapter]
     catalogue: Catalogue[Adapter] = Catalogue(kinds.ADAPTER, shipped, settings.adapters.extra, wanted)
     if model.adapter == SCRIPT and model.script is None:
@@ -111,43 +108,12 @@ def adapters(settings: Settings) -> tuple[Adapter, ...]:
     return tuple(catalogue.there.values())
 
 
-def model_config(settings: Settings) -> ModelConfig:
-    """What agents ask their models with."""
-    model = settings.model
-    return ModelConfig(model.adapter, model.name, model.temperature, model.max_tokens, model.stop, settings.system)
+def guards(settings: Settings) -> dict[str, Guard]:
+    """The guards that are shipped, by name: the one there is, if it is asked for."""
+    return {REPEAT_UNKNOWN: refuse_repeat_of_unknown} if settings.repeat_unknown == "refuse" else {}
 
 
-def tools(settings: Settings) -> tuple[Tool, ...]:
-    """The tools of `tools.enabled`, in that order. Raises ConfigurationError, one line with every fault."""
-    built_in = {tool.name: tool for tool in workspace_tools(Path(settings.workspace))}
-    enabled = settings.tools.enabled
-    catalogue: Catalogue[Tool] = Catalogue(kinds.TOOL, built_in, settings.tools.extra, enabled)
-    if enabled is None:
-        enabled = (*UNLESS_NAMED, *catalogue.extra)
-    unknown = [name for name in dict.fromkeys(enabled) if name not in catalogue.there]
-    twice = [name for name in dict.fromkeys(enabled) if enabled.count(name) > 1]
-    if unknown or twice:
-        known = sorted(catalogue.known())
-        faults = [no_such("tool", name, known) for name in unknown] + [f"{name!r} is there twice" for name in twice]
-        told = f"tools.enabled ({settings.source_of('tools.enabled')}): {'; '.join(faults)}"
-        raise ConfigurationError(f"{told}; known names: {', '.join(known)}")
-    return tuple(catalogue.there[name] for name in enabled)
-
-
-def extension_types(settings: Settings, listeners: Mapping[str, PostStepListener]) -> tuple[ExtensionType, ...]:
-    """What settings declare, and what every listener that there is appends, whether it runs or not.
-
-    Raises ConfigurationError for a name of the wrong form, a built-in one, and one that is declared in two ways.
-    """
+def extension_types(settings: Settings, listeners: Mapping[str, PostStepListener]) -> list[ExtensionType]:
+    """What settings declare, and what every listener that there is appends, whether it runs or not."""
     declared = [ExtensionType(name, ignorable) for name, ignorable in settings.extension_events.items()]
-    declared += [kind for listener in listeners.values() for kind in getattr(listener, "appends", ())]
-    by_name: dict[str, ExtensionType] = {}
-    faults = []
-    for kind in declared:
-        if not _EXTENSION_NAME.fullmatch(kind.name) or kind.name in CATALOGUE:
-            faults.append(f"{kind.name!r} is no name for one: it takes name/word, and none that is built in")
-        if by_name.setdefault(kind.name, kind) != kind:
-            faults.append(f"{kind.name!r} is declared both ignorable and not")
-    if faults:
-        raise ConfigurationError(f"extension events: {'; '.join(dict.fromkeys(faults))}")
-    return tuple(by_name.values())
+    return declared + [kind for listener in listeners.values() for kind in getattr(listener, "appends", ())]

@@ -19,7 +19,7 @@ from app.tools.types import ToolError
 GRACE_S = 2.0
 KEEP_BYTES = 65_536
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1_048_576  # the most that Linux lets an ordinary process leave unread in a pipe
 _SECRET_NAME = re.compile(
@@ -80,7 +80,7 @@ async def run(
         stderr = stack.enter_context(closing(_Output(keep_bytes)))
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(_SUPERVISOR), str(round(grace_s * 1000)), *command),
+                *(sys.executable, "-I", "-S", str(SUPERVISOR), "0", str(round(grace_s * 1000)), *command),
                 stdin=theirs.fileno(),
                 stdout=stdout.writer,
                 stderr=stderr.writer,

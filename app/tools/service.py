@@ -111,6 +111,7 @@ class ToolService:
             log_raised(execution, validated.error)
             return outcomes.invalid_arguments(validated.error)
         execution.admission = _Admission(tool, validated, NestedCalls(self.execute))
+        execution.effects = tool.effects
         session = execution.session
         if session is not None and session.unknown_calls:
             execution.earlier_unknown = session.unknown_calls.matching(session.id, execution.argument_key)

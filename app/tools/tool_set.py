@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 from app.messages import ToolSpec
 from app.session.errors import ConfigurationError, LimitExceeded, UnstorableValue
@@ -17,29 +18,66 @@ from app.tools.types import Tool
 logger = logging.getLogger(__name__)
 
 
+class ToolSource(Protocol):
+    """What has to be opened before its tools can be used, or even be known."""
+
+    async def open(self) -> Sequence[Tool]:
+        """The tools that are known only now. Raises ConfigurationError, naming the setting."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything, also after an `open` that failed or was cancelled."""
+        ...
+
+
 class ToolSet:
     """Tools with unique names, in the order given. It knows no session, so that recovery can ask it.
 
-    Raises ConfigurationError naming the tool. Immutable.
+    Raises ConfigurationError naming the tool. It changes once, when it is opened: the tools of its sources come in.
     """
 
     def __init__(
         self,
         tools: Sequence[Tool],
+        sources: Sequence[ToolSource] = (),
         *,
         reconcile_timeout_s: float = 10.0,
         max_result_bytes: int = MAX_RESULT_BYTES,
     ) -> None:
-        by_name: dict[str, Tool] = {}
+        self.tools: Mapping[str, Tool] = MappingProxyType({})
+        self.specs: tuple[ToolSpec, ...] = ()
+        self._sources = tuple(sources)
+        self._reconcile_timeout_s = reconcile_timeout_s
+        self._max_result_bytes = max_result_bytes
+        self._add(tools)
+
+    def _add(self, tools: Sequence[Tool]) -> None:
+        by_name = dict(self.tools)
         for tool in tools:
             check_declaration(tool.name, tool.effects, tool.timeout_s, tool.reconcile)
             if tool.name in by_name:
                 raise ConfigurationError(f"there are two tools named {tool.name!r}; each needs a name of its own")
             by_name[tool.name] = tool
-        self.tools: Mapping[str, Tool] = MappingProxyType(by_name)
         self.specs = tuple(_spec(tool) for tool in by_name.values())
-        self._reconcile_timeout_s = reconcile_timeout_s
-        self._max_result_bytes = max_result_bytes
+        self.tools = MappingProxyType(by_name)
+
+    async def open(self) -> None:
+        """Open the sources, side by side. Raises ConfigurationError with a line for each that fails; close then too."""
+        answers = await asyncio.gather(*(source.open() for source in self._sources), return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors:
+            for error in errors:
+                if not isinstance(error, ConfigurationError):
+                    raise error
+            raise ConfigurationError("\n".join(map(str, errors))) from errors[0]
+        self._add([tool for answer in answers if not isinstance(answer, BaseException) for tool in answer])
+
+    async def close(self) -> None:
+        """Close the sources, side by side; the first error is raised when all have been tried."""
+        answers = await asyncio.gather(*(source.close() for source in self._sources), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)

@@ -98,9 +98,10 @@ Record: TypeAlias = Callable[..., Awaitable[None]]
 class ToolExecution:
     """One call on its way through the pipeline, and what its body is given.
 
-    `raw_arguments` is the model's text, `arguments` the parsed value (set by the service before any policy is asked).
-    `call_id` is the idempotency key of this call in its session, `epoch` a fencing token for stores that can check one,
-    `earlier_unknown` lists (call id, code) of earlier equal calls whose effect is not known.
+    `raw_arguments` is the model's text; `arguments`, which is its value, and `effects`, as the tool declares them, are
+    set before any policy is asked. `call_id` is the idempotency key of this call in its session, `epoch` a fencing
+    token for stores that can check one, `earlier_unknown` lists (call id, code) of earlier equal calls whose effect is
+    not known.
     """
 
     name: str
@@ -112,6 +113,7 @@ class ToolExecution:
     step: int | None = None
     parent: ToolExecution | None = None
     arguments: Any = None
+    effects: Effects = "side_effect"
     earlier_unknown: tuple[tuple[str, str], ...] = ()
     # Set by whoever runs the call; see the methods below. `admission` is the tool service's own note.
     admission: Any = field(default=None, repr=False)

@@ -16,7 +16,9 @@ from app.session.session import LogLimits
 from app.session.values import ValueLimits
 from containers import parts
 from containers.application import Application, build, check
-from containers.settings import BUILT_IN_TOOLS, MASK, Settings, load_settings, settings_with_sources
+from containers.settings import Settings, load_settings
+from containers.shown import MASK, settings_with_sources
+from containers.tool_settings import BUILT_IN_TOOLS
 from persistence.sqlite import SqlitePersistence
 from policy.checkpoint import (
     EveryEventCheckpointPolicy,
@@ -124,14 +126,14 @@ def test_each_setting_reaches_its_part(here: Path) -> None:
 
 
 def test_the_built_in_tools_are_those_that_settings_know() -> None:
-    tools = build(load_settings(tools={"enabled": BUILT_IN_TOOLS})).tools.tool_set
+    tools = build(load_settings(tools={"enabled": BUILT_IN_TOOLS, "sql": {"dsn": "postgresql:///d"}})).tools.tool_set
     assert tuple(tools.tools) == BUILT_IN_TOOLS
 
 
 def test_a_script_is_read_when_the_application_is_built(here: Path) -> None:
     (here / "script.json").write_text('{"steps": [{"say": "hi"}]}')
     model = {"adapter": "script", "name": "s", "script": "script.json"}
-    assert build(load_settings(model=model)).llm.adapters == ("script",)
+    assert build(load_settings(model=model)).llm.adapters == ("openai", "anthropic", "local", "script")
     (here / "script.json").write_text('{"steps": [{"shout": "hi"}]}')
     assert problem(model=model).startswith("the script 'script.json' is wrong at /steps/0")
     (here / "script.json").unlink()
@@ -144,7 +146,8 @@ def test_a_scripted_model_without_a_script_is_refused() -> None:
 
 
 def test_an_unknown_adapter_is_refused_with_the_known_names() -> None:
-    told = "model.adapter (argument): no adapter is named 'scrip' (did you mean 'script'?); known names: script"
+    told = "model.adapter (argument): no adapter is named 'scrip' (did you mean 'script'?); known names: "
+    told += "anthropic, local, openai, script"
     assert problem(model={"adapter": "scrip"}) == told
 
 

@@ -16,6 +16,7 @@ from tests.unit.containers.things import HERE
 
 DEFAULT = """\
 backend          sqlite, durable
+model            none is set
 policy           semantic: flushes before a request, before a top-level tool body, after a step
 write-behind     what no flush has written after 200 ms is written then
 final flush      after each turn/end, with every policy; a flush fails after 30000 ms
@@ -37,6 +38,7 @@ agent/post-step  order: [base] of the shipped profiles.toml
 
 TURN_END = """\
 backend          memory, not durable: it ends with the process
+model            none is set
 policy           turn_end: no checkpoint lies inside the turn
 write-behind     off: only a flush writes
 final flush      after each turn/end, with every policy; a flush fails after 30000 ms
@@ -57,6 +59,7 @@ agent/post-step  order: [base] of the shipped profiles.toml
 
 FULL = """\
 backend          memory, not durable: it ends with the process
+model            none is set
 policy           every_event: flushes before a request, before a top-level tool body, after a step,
                  after each group that the loop appends
 write-behind     what no flush has written after 200 ms is written then
@@ -168,6 +171,7 @@ def test_the_same_is_told_as_plain_values() -> None:
     told = explain_json(build(load_settings()))
     assert {key: told[key] for key in told if key != "lists"} == {
         "backend": {"kind": "sqlite", "durable": True},
+        "model": {"adapter": None, "name": None},
         "policy": {"kind": "semantic", "checkpoints": ["request", "tool", "step"]},
         "write_behind_ms": 200,
         "flush_timeout_ms": 30000,

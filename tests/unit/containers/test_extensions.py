@@ -77,7 +77,7 @@ def test_a_name_that_is_taken_cannot_be_used_again(setting: str, name: str) -> N
 def test_two_adapters_that_call_themselves_the_same_go_by_the_names_that_settings_give_them() -> None:
     """LLM-07: so names are unique by construction."""
     names = {"first": f"{HERE}:Model", "second": f"{HERE}:make_model"}
-    assert built(adapters={"extra": names}).llm.adapters == ("first", "second")
+    assert built(adapters={"extra": names}).llm.adapters == ("openai", "anthropic", "local", "first", "second")
 
 
 def test_what_is_no_adapter_is_refused() -> None:
@@ -110,7 +110,8 @@ def test_only_the_tools_that_are_enabled_are_there_in_that_order() -> None:
 def test_an_unknown_or_repeated_tool_is_refused_with_the_known_names() -> None:
     assert problem(tools={"enabled": ["read_fil", "read_file", "read_file"]}) == (
         "tools.enabled (argument): no tool is named 'read_fil' (did you mean 'read_file'?); 'read_file' is there "
-        "twice; known names: append_file, list_files, read_file, run_command, search_files, write_file"
+        "twice; known names: append_file, fetch_url, list_files, read_file, run_command, search_files, sql_read, "
+        "write_file"
     )
 
 
@@ -200,7 +201,7 @@ def test_what_is_installed_is_used_where_it_is_named_and_only_there() -> None:
         "guards": ["guard"],
     }
     assert list(application.tools.tool_set.tools) == ["add"]
-    assert application.llm.adapters == ("model",)
+    assert application.llm.adapters == ("openai", "anthropic", "local", "model")
     assert (application.persistence.kind, type(application.checkpoint)) == ("mine", things.Mine)
     unnamed = built()
     assert list(unnamed.tools.tool_set.tools) == BUILT_IN
@@ -219,5 +220,6 @@ def test_an_entry_point_that_is_broken_is_told_by_name_and_group() -> None:
 @pytest.mark.usefixtures("package")
 def test_installed_names_are_among_the_known_ones() -> None:
     assert problem(model={"adapter": "modle"}) == (
-        "model.adapter (argument): no adapter is named 'modle' (did you mean 'model'?); known names: model, script"
+        "model.adapter (argument): no adapter is named 'modle' (did you mean 'model'?); "
+        "known names: anthropic, local, model, openai, script"
     )
