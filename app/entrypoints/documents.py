@@ -46,7 +46,7 @@ def holder_json(holder: Holder) -> dict[str, object]:
 
 
 def row_text(row: SessionRow) -> str:
-    """A line of `sessions`; times in milliseconds since the epoch."""
+    """A line of `sessions`; times in milliseconds since the epoch. With a `problem` only id and cursor count."""
     return encode(
         {
             "id": row.session_id,
@@ -56,6 +56,7 @@ def row_text(row: SessionRow) -> str:
             "owner": holder_json(row.holder),
             "title": title_of(row),
             "cursor": cursor_of(row),
+            "problem": row.problem and str(row.problem),
         }
     )
 

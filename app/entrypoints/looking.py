@@ -11,7 +11,7 @@ from app.entrypoints.escaping import fitted, one_line
 from app.entrypoints.exits import DONE, code_of
 from app.entrypoints.output import Line, Output
 from app.entrypoints.timeline import event_line, moment, timeline
-from app.session.errors import ConfigurationError
+from app.session.errors import ConfigurationError, NoStore
 from app.session.persistence import SessionRow
 from app.session.store import SessionStore
 
@@ -22,20 +22,32 @@ PAGE = 1000
 # ---------------------------------------------------------------------------------------- sessions
 
 
-async def list_sessions(sessions: SessionStore, limit: int, after: str | None, output: Output) -> int:
+async def list_sessions(sessions: SessionStore, limit: int, after: tuple[int, str] | None, output: Output) -> int:
     """A page of the stored sessions, newest first."""
-    rows = await sessions.list(limit, None if after is None else _cursor(after))
-    if output.is_json:
-        for row in rows:
+    rows = await sessions.list(limit, after)
+    for row in rows:
+        if output.is_json:
             output.record(row_text(row))
+        if row.problem is not None:
+            output.warning(str(row.problem))
+    if output.is_json:
         return DONE
-    output.lines(_table(rows, output.width))
+    output.lines(_table([row for row in rows if row.problem is None], output.width))
     if len(rows) == limit:
         output.note((f"more: beforehand sessions --after {shlex.quote(one_line(cursor_of(rows[-1])))}", "dim"))
     return DONE
 
 
-def _cursor(text: str) -> tuple[int, str]:
+def list_none(why: NoStore, output: Output) -> int:
+    """The same where there is no store."""
+    if not output.is_json:
+        output.lines(_table((), output.width))
+    output.note((str(why), "dim"))
+    return DONE
+
+
+def cursor(text: str) -> tuple[int, str]:
+    """The place in the list that the end of a page names. Raises ConfigurationError."""
     created_at, colon, session_id = text.partition(":")
     if not (colon and session_id and created_at.isascii() and created_at.isdigit() and len(created_at) < 19):
         raise ConfigurationError(f"--after {text!r} is no place in the list; take it from the end of a page")
@@ -47,7 +59,7 @@ def _table(rows: Sequence[SessionRow], width: int) -> Iterator[Line]:
         yield (("no sessions are stored here", "dim"),)
         return
     ids = [one_line(row.session_id) for row in rows]
-    id_width = min(max(map(len, ids)), max(width - 70, 32))
+    id_width = max(len("session"), min(max(map(len, ids)), max(width - 70, 32)))
     yield ((f"{'session':<{id_width}}  {'created (UTC)':<19}  {'events':>7}  {'owner':<24}  title", "dim"),)
     for row, session_id in zip(rows, ids, strict=True):
         owner = row.holder.owner if row.holder.owner is not None and row.holder.lease_left_s > 0 else None

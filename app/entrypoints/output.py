@@ -9,11 +9,13 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, TextIO, TypeAlias
 
 from app.causes import describe
-from app.entrypoints.escaping import escaped, one_line
+from app.entrypoints.escaping import escaped, fitted, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +25,7 @@ Part: TypeAlias = tuple[str, str]
 Line: TypeAlias = tuple[Part, ...]
 
 PIPE_WIDTH = 120
+_REDRAWN_S = 0.1
 
 
 def plain(line: Line) -> str:
@@ -62,6 +65,10 @@ class Stream:
         else:
             self._put(plain(line) + "\n")
 
+    def draw(self, text: str) -> None:
+        """Take the place of what stands on the terminal's last line, without ending it."""
+        self._put(f"\r\x1b[K{fitted(text, self.width - 1)}")
+
     def _put(self, text: str) -> None:
         try:
             self._stream.write(text)
@@ -87,12 +94,22 @@ class Output:
     """
 
     _told: ClassVar[set[str]] = set()  # by the whole process: what is logged on the way is often the error in the end
+    _drawn: ClassVar[Stream | None] = None  # where a line of progress stands now, whoever drew it
 
-    def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_json: bool = False,
+        is_quiet: bool = False,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+    ) -> None:
         self.is_json = is_json
         self._out = Stream(out or sys.stdout)
         self._err = Stream(err or sys.stderr)
         self._is_mid_line = False
+        self._draws = self._err.is_terminal and not (is_json or is_quiet)
+        self._drawn_at = 0.0
 
     @property
     def width(self) -> int:
@@ -113,11 +130,34 @@ class Output:
     def lines(self, lines: Iterable[Line]) -> None:
         """Lines for standard output."""
         for line in lines:
+            self._erase()
             self._out.line(line)
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[None]:
+        """While inside, a line on standard error tells what a long operation is at, if that is a terminal."""
+        self.at(text)
+        try:
+            yield
+        finally:
+            self._erase()
+
+    def at(self, text: str) -> None:
+        """What it is at now. Seldom drawn, so that it may be told of every event."""
+        now = time.monotonic()
+        if self._draws and now - self._drawn_at > _REDRAWN_S:
+            self._drawn_at, Output._drawn = now, self._err
+            self._err.draw(text)
+
+    @classmethod
+    def _erase(cls) -> None:
+        if cls._drawn is not None:
+            stream, cls._drawn = cls._drawn, None
+            stream.draw("")
 
     def record(self, text: str) -> None:
         """One JSON text as a line of standard output."""
-        self._out.line(((text, ""),))
+        self.lines([((text, ""),)])
 
     def note(self, *parts: Part) -> None:
         """One line for standard error. On a shared terminal it does not continue the answer's line."""
@@ -125,6 +165,7 @@ class Output:
             self._is_mid_line = False
             self._out.write("\n")
         try:
+            self._erase()
             self._err.line(tuple((one_line(text), style) for text, style in parts))
         except OutputClosed:  # nobody listens any more, and there is nobody else to tell
             pass

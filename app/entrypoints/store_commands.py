@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.entrypoints.options import Full, Json, Profile, SessionId
+from app.entrypoints.options import Full, Json, Profile, Quiet, SessionId
 from app.entrypoints.output import Output
-from app.session.errors import ConfigurationError
+from app.session.errors import ConfigurationError, NoStore
 
 if TYPE_CHECKING:
     from app.session.store import SessionStore
@@ -27,7 +29,11 @@ def sessions(
     """List the stored sessions, newest first."""
     from app.entrypoints import looking
 
-    return _look(profile, json, lambda store, output: looking.list_sessions(store, limit, after, output))
+    place = None if after is None else looking.cursor(after)
+    try:
+        return _look(profile, json, lambda store, output: looking.list_sessions(store, limit, place, output))
+    except NoStore as error:
+        return looking.list_none(error, Output(is_json=json))
 
 
 def show(
@@ -74,6 +80,7 @@ def verify(
     ] = None,
     profile: Profile = None,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Check that a log is what was written.
 
@@ -86,7 +93,10 @@ def verify(
         raise ConfigurationError("give a session's id, or --all")
     if every and head is not None:
         raise ConfigurationError("--head belongs to one session")
-    return _look(profile, json, lambda store, output: verifying.verify(store, session_id, head, output))
+    expected = None if head is None else verifying.digest(head)
+    return _look(
+        profile, json, lambda store, output: verifying.verify(store, session_id, expected, output), quiet=quiet
+    )
 
 
 def fork(
@@ -107,32 +117,37 @@ def fork(
     return _look(profile, json, lambda store, output: keeping.fork(store, session_id, at, new_id, output))
 
 
-def export(session_id: SessionId, profile: Profile = None) -> int:
+def export(session_id: SessionId, profile: Profile = None, quiet: Quiet = False) -> int:
     """Print a session as lines of JSON: header, events, and their number.
 
     `beforehand export ID > FILE` and `beforehand import FILE` move it to another store, equal byte for byte.
     """
     from app.entrypoints import keeping
 
-    return _look(profile, True, lambda store, output: keeping.export(store, session_id, output))
+    return _look(profile, False, lambda store, output: keeping.export(store, session_id, output), quiet=quiet)
 
 
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` printed; - reads standard input.")],
     profile: Profile = None,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Store an exported session under its own id, verified as a whole first."""
     from app.entrypoints import keeping
 
     lines = _lines(file)
-    return _look(profile, json, lambda store, output: keeping.import_(store, lines, output))
+    lines = chain([next(lines, "")], lines)  # a file that cannot be read is told before a store is made
+    return _look(
+        profile, json, lambda store, output: keeping.import_(store, lines, output), quiet=quiet, makes_store=True
+    )
 
 
-def _lines(file: str) -> list[str]:
+def _lines(file: str) -> Iterator[str]:
     try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return text.decode("ascii").splitlines()
+        with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
+            for line in source:
+                yield line.decode("ascii")
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -144,12 +159,13 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", help="Do it: there is no way back.")] = False,
     profile: Profile = None,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Delete the sessions that were not written for so long and that nobody owns; without --yes only name them."""
     from app.entrypoints import keeping
 
     before_ms = time.time_ns() // 1_000_000 - _age_ms(older_than)
-    return _look(profile, json, lambda store, output: keeping.prune(store, before_ms, output, yes=yes))
+    return _look(profile, json, lambda store, output: keeping.prune(store, before_ms, output, yes=yes), quiet=quiet)
 
 
 def _age_ms(text: str) -> int:
@@ -173,7 +189,14 @@ def delete(
     return _look(profile, False, lambda store, output: keeping.delete(store, session_id, output))
 
 
-def _look(profile: str | None, json: bool, action: Callable[[SessionStore, Output], Awaitable[int]]) -> int:
+def _look(
+    profile: str | None,
+    json: bool,
+    action: Callable[[SessionStore, Output], Awaitable[int]],
+    *,
+    quiet: bool = False,
+    makes_store: bool = False,
+) -> int:
     from app.entrypoints.opening import load, look
 
-    return look(load(profile), action, Output(is_json=json))
+    return look(load(profile), action, Output(is_json=json, is_quiet=quiet), makes_store=makes_store)

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from app.entrypoints.escaping import one_line
 from app.entrypoints.exits import CORRUPT, DONE, code_of
 from app.entrypoints.output import Output
+from app.entrypoints.rows import every_row
 from app.session.batch import Header
 from app.session.errors import ConfigurationError, PersistenceError, SessionNotFound
 from app.session.inspection import Inspection
 from app.session.store import SessionStore
 from app.session.values import encode
 
-PAGE = 100
 
-
-async def verify(sessions: SessionStore, session_id: str | None, head: str | None, output: Output) -> int:
-    """Check one session, or all; a line each. `head` is a digest that the log is known to have had, in hexadecimal.
+async def verify(sessions: SessionStore, session_id: str | None, head: bytes | None, output: Output) -> int:
+    """Check one session, or all; a line each. `head` is a digest that the log is known to have had.
 
     Gaps, decodability, digests, grammar, pairing and order are checked, for each session by itself: nothing inside a
-    log can show that its last batches are missing, which is what `head` is for.
+    log can show that its last batches are missing, which is what `head` is for. The exit code is that of the first
+    session that is not well; whatever is wrong with it, the others are looked at too.
     """
-    expected = None if head is None else _digest(head)
-    is_good = True
-    async for one in _ids(sessions, session_id):
-        try:
-            fault = await _verify(sessions, one, expected, output)
-        except SessionNotFound:
-            if session_id is not None:
-                raise
-            continue  # deleted since it was listed
-        is_good = is_good and not fault
-    return DONE if is_good else CORRUPT
+    if session_id is not None:
+        return await _verify(sessions, session_id, head, output)
+    codes: list[int] = []
+    with output.progress("verifying"):
+        async for row in every_row(sessions):
+            output.at(f"verifying: {len(codes)} sessions, now {row.session_id}")
+            try:
+                if row.problem is not None:
+                    raise row.problem
+                codes.append(await _verify(sessions, row.session_id, None, output))
+            except SessionNotFound:  # deleted since it was listed
+                pass
+            except PersistenceError as error:
+                _tell(row.session_id, None, str(error), output)
+                codes.append(code_of(error))
+                await sessions.list(1)  # if it is not this session but the store that fails, that is the end
+    return next((code for code in codes if code), DONE)
 
 
-def _digest(text: str) -> bytes:
+def digest(text: str) -> bytes:
+    """The digest that somebody wrote down. Raises ConfigurationError."""
     try:
         digest = bytes.fromhex(text)
     except ValueError:
@@ -45,19 +50,8 @@ def _digest(text: str) -> bytes:
     return digest
 
 
-async def _ids(sessions: SessionStore, session_id: str | None) -> AsyncIterator[str]:
-    if session_id is not None:
-        yield session_id
-        return
-    after: tuple[int, str] | None = None
-    while rows := await sessions.list(PAGE, after):
-        for row in rows:
-            yield row.session_id
-        after = (rows[-1].created_at, rows[-1].session_id)
-
-
-async def _verify(sessions: SessionStore, session_id: str, expected: bytes | None, output: Output) -> str | None:
-    """What is wrong with one session, told; None if nothing is."""
+async def _verify(sessions: SessionStore, session_id: str, expected: bytes | None, output: Output) -> int:
+    """Check one session and tell; the exit code. Raises what keeps it from being read, unless that is damage."""
     found: Inspection | None = None
     try:
         found = await sessions.inspect(session_id)
@@ -66,6 +60,11 @@ async def _verify(sessions: SessionStore, session_id: str, expected: bytes | Non
         if code_of(error) != CORRUPT:
             raise
         fault = str(error)
+    _tell(session_id, found, fault, output)
+    return DONE if fault is None else CORRUPT
+
+
+def _tell(session_id: str, found: Inspection | None, fault: str | None, output: Output) -> None:
     if output.is_json:
         output.record(_text(session_id, found, fault))
     elif found is None or fault is not None:
@@ -74,7 +73,6 @@ async def _verify(sessions: SessionStore, session_id: str, expected: bytes | Non
         note = f", torn: {one_line(found.torn)}" if found.torn else ""
         what = f"{one_line(session_id)}  {len(found.events)} events, head {found.head.hex()}{note}"
         output.lines([(("ok   ", "green"), (what, ""))])
-    return fault
 
 
 def _fault(found: Inspection, expected: bytes | None) -> str | None:

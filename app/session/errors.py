@@ -87,19 +87,25 @@ class Stored:
 
 @dataclass(eq=False)
 class SessionFenced(PersistenceError):
-    """`stored` is what the refusing store showed; `committed` says whether a batch of unknown outcome is in the log."""
+    """`stored` is what the refusing store showed; `committed` says whether a batch of unknown outcome is in the log.
+
+    `is_released`: nobody else took it, but this process ended its own claim and then lost the answer.
+    """
 
     session_id: str
     stored: Stored | None = None
     committed: bool | None = None
-    says = (
-        "session {session_id!r} was taken over by another process; this one may not write to it any more "
-        "and has to stop, {written}"
-    )
+    is_released: bool = False
+    says = "session {session_id!r} was {what}, {written}"
 
     def __post_init__(self) -> None:
+        what = (
+            "released by this process before, though the answer was lost; resume it to write to it again"
+            if self.is_released
+            else "taken over by another process; this one may not write to it any more and has to stop"
+        )
         written = "though its last batch is stored" if self.committed else "nothing was written"
-        Exception.__init__(self, self.says.format(**vars(self), written=written))
+        Exception.__init__(self, self.says.format(**vars(self), what=what, written=written))
 
 
 @dataclass(eq=False)
@@ -147,6 +153,13 @@ class StoreUnusable(PersistenceError):
     where: str
     reason: str
     says = "cannot use the store {where}: {reason}"
+
+
+@dataclass(eq=False)
+class NoStore(StoreUnusable):
+    """Nothing was ever stored there, and who only reads makes no store. `reason` says what does."""
+
+    says = "there is no store at {where} yet; {reason}"
 
 
 @dataclass(eq=False)

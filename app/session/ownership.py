@@ -6,6 +6,9 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.session.errors import ConfigurationError, InvalidId
+from app.session.identifiers import check_id
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -51,7 +54,15 @@ class Epoch:
 
 
 def this_owner(name: str | None = None, lease_s: float = 30.0) -> Owner:
-    """This process as an owner; the default name is host, pid and a random part."""
+    """This process as an owner; the default name is host, pid and a random part.
+
+    Raises ConfigurationError for a name that no store keeps.
+    """
+    if name is not None:
+        try:
+            check_id(name)
+        except InvalidId as error:
+            raise ConfigurationError(f"owner: {error}") from None
     pid = os.getpid()
     boot_id, started = _boot_id(), _start_ticks(pid)
     process = None if boot_id is None or started is None else Process(boot_id, pid, started)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from app.session.batch import Batch, BatchEnd, Header
+from app.session.errors import PersistenceError
 from app.session.ownership import Epoch, Owner
 from app.session.record import SessionEvent
 
@@ -63,7 +64,11 @@ Repair: TypeAlias = Callable[[StoredLog, Epoch], Batch | None]
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """One line of a list, from the session's own row: no event is read. Times are milliseconds since the epoch."""
+    """One line of a list, from the session's own row: no event is read. Times are milliseconds since the epoch.
+
+    A row that cannot be read has a `problem`, and hides no other: then `created_at` and `session_id` are only its place
+    in the list, as far as the store can tell them, and the rest says nothing.
+    """
 
     header_text: str
     session_id: str
@@ -72,6 +77,12 @@ class SessionRow:
     last_write: int
     holder: Holder
     title: str | None
+    problem: PersistenceError | None = None
+
+    @classmethod
+    def unreadable(cls, session_id: str, created_at: int, problem: PersistenceError) -> SessionRow:
+        """The row of a session of which no more can be told."""
+        return cls("", session_id, created_at, 0, 0, Holder(0, None, 0.0), None, problem)
 
 
 class SessionPersistence(Protocol):

@@ -35,8 +35,12 @@ async def explain_refusal(
     stored = refusal.stored if isinstance(refusal, SessionFenced | SequenceConflict) else None
     if stored is not None and (found := _regression(session, head, stored)):
         return StoreRegressed(session.id, session.durable, found)
-    if isinstance(refusal, SessionFenced) and repeated is not None:
-        return SessionFenced(session.id, stored, await _is_committed(persistence, session.id, repeated))
+    if isinstance(refusal, SessionFenced):
+        committed = refusal.committed
+        if repeated is not None:
+            committed = await _is_committed(persistence, session.id, repeated)
+        is_released = stored is not None and stored.epoch == session.epoch.number  # whoever takes it goes one higher
+        return SessionFenced(session.id, stored, committed, is_released)
     return refusal
 
 

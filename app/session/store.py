@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,7 @@ from app.session.refusals import explain_refusal
 from app.session.resuming import Reconcile, Resuming
 from app.session.session import LogLimits, Session
 from app.session.transfer import export_lines, import_lines
+from app.session.vocabulary import vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class SessionStore:
 
     `clock` gives milliseconds since the epoch, UTC. `reconcile` is asked, when a session is resumed, what became of a
     call whose result is missing; `lease_margin_s` is how much of a lease has to be left before an effect may begin.
+    Raises ConfigurationError for `extensions` that cannot be declared.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class SessionStore:
         self.persistence = persistence
         self.owner = owner
         self.drain_limits = drain_limits or DrainLimits()
-        self.extensions = {extension.name: extension for extension in extensions}
+        self.extensions = vocabulary(extensions)
         self._clock = clock
         self._log_limits = log_limits or LogLimits()
         self._lease_margin_s = lease_margin_s
@@ -227,9 +229,13 @@ class SessionStore:
             await self._store_whole(*fork(stored, seq, child_id, self._clock(), self.extensions))
         return child_id
 
-    async def export(self, session_id: str) -> Iterator[str]:
-        """A stored session as lines of JSON, without line ends: its header, its events, and how many there are."""
-        return export_lines(await self.persistence.read(check_id(session_id)))
+    async def export(self, session_id: str) -> AsyncIterator[str]:
+        """A stored session as lines of JSON, without line ends: its header, its events, and how many there are.
+
+        Read as it is asked for, page by page: what is appended meanwhile is left out.
+        """
+        stored = await self.persistence.read(check_id(session_id), before=0)
+        return export_lines(stored, self.persistence.read_from)
 
     async def import_(self, lines: Iterable[str]) -> str:
         """Store an exported session under its own id, which is returned; an open turn stays open until it is resumed.

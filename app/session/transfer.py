@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from app.session import events as ev
@@ -12,16 +12,23 @@ from app.session.persistence import Holder, StoredLog
 from app.session.record import SessionEvent
 from app.session.values import DEFAULT, decode, encode
 from app.session.verification import verify
+from app.session.vocabulary import is_name
 
+_PAGE = 200
 _KEYS = ({"seq", "type", "time", "data"}, {"seq", "type", "time", "data", "ignorable"})
 
 
-def export_lines(stored: StoredLog) -> Iterator[str]:
-    """The lines of a stored log, without line ends, as they are stored."""
+async def export_lines(
+    stored: StoredLog, read_from: Callable[[str, int, int], Awaitable[Sequence[SessionEvent]]]
+) -> AsyncIterator[str]:
+    """The lines of a stored log, without line ends, as they are stored. Its events are read a page at a time."""
     yield stored.header_text
-    for event in stored.events:
-        yield event.line
-    yield encode({"events": len(stored.events)})
+    seq, end, count = 0, stored.next_seq, 0
+    while seq < end and (page := await read_from(stored.session_id, seq, min(_PAGE, end - seq))):
+        for event in page:
+            yield event.line
+        seq, count = page[-1].seq + 1, count + len(page)
+    yield encode({"events": count})
 
 
 def import_lines(lines: Iterable[str], extensions: Mapping[str, ev.ExtensionType]) -> tuple[Header, Batch]:
@@ -29,17 +36,24 @@ def import_lines(lines: Iterable[str], extensions: Mapping[str, ev.ExtensionType
 
     Raises CorruptLog naming the line, UnknownEventType, UnsupportedFormat.
     """
-    numbered = [(number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1)]
-    if len(numbered) < 3:
+    rest = enumerate(lines, 1)
+    number, last = next(rest, (1, ""))
+    header: Header | None = None
+    events: list[SessionEvent] = []
+    for following, line in rest:  # each is read once the next is there: the last one is no event
+        if header is None:
+            header = _header(last)
+        else:
+            events.append(_event(header.id, number, last))
+        number, last = following, line.rstrip("\r\n")
+    if header is None or not events:
         raise CorruptLog("(import)", "line 1", "an export has a header, events, and a last line with their number")
-    header = _header(numbered[0][1])
-    events = tuple(_event(header.id, number, line) for number, line in numbered[1:-1])
-    if _object(header.id, *numbered[-1]) != {"events": len(events)}:
+    if _object(header.id, number, last) != {"events": len(events)}:
         reason = f"it has to be the number of events, which is {len(events)}; the export may be cut"
-        raise CorruptLog(header.id, f"line {numbered[-1][0]}", reason)
-    batch = Batch(events, header.digest, "import")
+        raise CorruptLog(header.id, f"line {number}", reason)
+    batch = Batch(tuple(events), header.digest, "import")
     end = BatchEnd(len(events) - 1, "import", 0, batch.digest)
-    verify(_as_stored(header, events, end), extensions)
+    verify(_as_stored(header, batch.events, end), extensions)
     return header, batch
 
 
@@ -64,6 +78,8 @@ def _event(session_id: str, number: int, line: str) -> SessionEvent:
     if set(data) not in _KEYS or kinds != (int, str, int, dict) or data.get("ignorable", True) is not True:
         reason = "an event has seq, type, time and data, perhaps ignorable, which is true, and nothing else"
         raise CorruptLog(session_id, f"line {number}", reason)
+    if data["type"] not in ev.CATALOGUE and not is_name(data["type"]):
+        raise CorruptLog(session_id, f"line {number}", f"{data['type']!r} is no type of an event")
     if data["seq"] != number - 2:
         raise CorruptLog(session_id, f"line {number}", f"its seq is {data['seq']}, where {number - 2} is due")
     return SessionEvent(data["seq"], data["time"], data["type"], encode(data["data"]), "ignorable" in data)

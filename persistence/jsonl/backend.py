@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from app.session.batch import Batch, Header
-from app.session.errors import PersistenceUnavailable
+from app.session.errors import NoStore, PersistenceUnavailable, StoreUnusable
+from app.session.health import Finding
 from app.session.identifiers import check_id
 from app.session.ownership import Epoch, Owner
 from app.session.persistence import Repair, SessionRow, StoredLog
 from app.session.record import SessionEvent
-from persistence import rules
+from persistence import place, rules
 from persistence.jsonl import errors, reading, writing
 from persistence.jsonl.directory import Directory
 from persistence.jsonl.listing import Listing
@@ -64,6 +65,17 @@ class JsonlPersistence:
                 for worker in others:
                     await worker.stop()
                 await first.stop(self._directory.close)
+
+    async def missing(self) -> StoreUnusable | None:
+        """See app.session.health."""
+        path = self._directory.path
+        return NoStore(str(path), "`beforehand run` makes one") if place.is_empty(path) else None
+
+    async def examine(self) -> AsyncIterator[Finding]:
+        """See app.session.health. Opening looks at the locks."""
+        path = self._directory.path
+        for finding in await asyncio.to_thread(lambda: list(place.survey("directory", path, path.glob("*.jsonl")))):
+            yield finding
 
     async def check_free(self, session_id: str) -> None:
         """See the contract."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from app.session.batch import Batch, Header
-from app.session.errors import PersistenceUnavailable
+from app.session.errors import PersistenceUnavailable, StoreUnusable
+from app.session.health import Finding
 from app.session.identifiers import check_id
 from app.session.ownership import Epoch, Owner
 from app.session.persistence import Repair, SessionRow, StoredLog
 from app.session.record import SessionEvent
 from persistence import rules
-from persistence.sqlite import reading, writing
+from persistence.sqlite import file, reading, writing
 from persistence.sqlite.database import Database
 from persistence.sqlite.worker import Worker
 
@@ -67,6 +68,15 @@ class SqlitePersistence:
                     await reader.stop()
                 finally:
                     await writer.stop()
+
+    async def missing(self) -> StoreUnusable | None:
+        """See app.session.health."""
+        return await asyncio.to_thread(file.missing, self._path.absolute())
+
+    async def examine(self) -> AsyncIterator[Finding]:
+        """See app.session.health."""
+        for finding in await asyncio.to_thread(lambda: list(file.examine(self._path.absolute()))):
+            yield finding
 
     async def check_free(self, session_id: str) -> None:
         """See the contract."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from app.session.errors import StoreUnusable, UnsupportedSchema
+from app.session.errors import NoStore, StoreUnusable, UnsupportedSchema
+from app.session.health import Finding
+from persistence import place
 from persistence.sqlite import errors
 
 APPLICATION_ID = 0x62666864
@@ -25,6 +28,27 @@ def prepare(path: Path) -> None:
     with _preparing:  # closing a file drops the locks that SQLite holds on it for this whole process
         _refuse_foreign(path)
         _create(path)
+
+
+def missing(path: Path) -> NoStore | None:
+    """What a reader is told where nothing was ever stored. An empty file is what `prepare` leaves when it is killed."""
+    if place.is_empty(path) or (path.is_file() and path.stat().st_size == 0):
+        return NoStore(str(path), "`beforehand run` makes one")
+    return None
+
+
+def examine(path: Path) -> Iterator[Finding]:
+    """Who may use the file, the room for it, and whether it is one of ours."""
+    yield from place.survey("file", path)
+    if missing(path) is None:
+        try:
+            _refuse_foreign(path)
+            version = f"SQLite {sqlite3.sqlite_version}, schema {VERSION}"
+            yield Finding("schema", f"{version}; opening makes sure of a WAL journal that is synced in full")
+        except StoreUnusable as error:
+            yield Finding.fault("schema", error)
+        except (sqlite3.Error, OSError) as error:
+            yield Finding.fault("schema", StoreUnusable(str(path), errors.reason(error)))
 
 
 def connect(path: Path, mode: str, busy_timeout_s: float, options: str = "") -> sqlite3.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from app.session.batch import BatchEnd
 from app.session.errors import CorruptLog
@@ -85,20 +86,35 @@ def digest_at(connection: sqlite3.Connection, key: int, seq: int) -> bytes | Non
 
 
 def read_list(connection: sqlite3.Connection, limit: int, after: tuple[int, str] | None) -> list[SessionRow]:
-    """A page of sessions, from their rows alone. Raises CorruptLog."""
+    """A page of sessions, from their rows alone."""
     limit = min(limit, MAX_EVENTS)
     if after is None:
-        found = connection.execute(_LIST_FROM_THE_NEWEST, (limit,))
+        query: tuple[str, tuple[Any, ...]] = _LIST_FROM_THE_NEWEST, (limit,)
     else:
-        created_at, session_id = after
-        found = connection.execute(_LIST, (max(-_MAX_INTEGER, min(created_at, _MAX_INTEGER)), session_id, limit))
-    rows = []
-    for values in found:
-        _check(str(values[0]), values, _LIST_KINDS)
-        session_id, header, created_at, next_seq, last_write, epoch, owner, lease_left, title = values
-        holder = Holder(epoch, owner, lease_left / 1000)
-        rows.append(SessionRow(header, session_id, created_at, next_seq, last_write, holder, title))
-    return rows
+        query = _LIST, (max(-_MAX_INTEGER, min(after[0], _MAX_INTEGER)), after[1], limit)
+    connection.text_factory = _any_text  # its own gives up the whole page for one text that is not UTF-8
+    try:
+        return [_listed(values) for values in connection.execute(*query)]
+    finally:
+        connection.text_factory = str
+
+
+def _any_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _listed(values: Sequence[Any]) -> SessionRow:
+    session_id, header, created_at, next_seq, last_write, epoch, owner, lease_left, title = values
+    try:
+        _check(session_id, values, _LIST_KINDS)
+        "".join(value for value in values if type(value) is str).encode()
+    except (CorruptLog, UnicodeEncodeError):
+        name = str(session_id).encode("utf-8", "backslashreplace").decode()
+        problem = CorruptLog(name, "the session's row", "its columns are not what they have to be")
+        return SessionRow.unreadable(name, created_at if type(created_at) is int else 0, problem)
+    return SessionRow(
+        header, session_id, created_at, next_seq, last_write, Holder(epoch, owner, lease_left / 1000), title
+    )
 
 
 def place(key: int, seq: int) -> int:

@@ -12,9 +12,16 @@ from pathlib import Path
 import pytest
 
 from app.session.batch import Batch
-from app.session.errors import CorruptLog, PersistenceError, SessionDeleted, SessionNotFound, UnsupportedFormat
+from app.session.errors import (
+    CorruptLog,
+    PersistenceError,
+    PersistenceUnavailable,
+    SessionDeleted,
+    SessionNotFound,
+    UnsupportedFormat,
+)
 from app.session.ownership import Epoch
-from app.session.persistence import StoredLog
+from app.session.persistence import SessionRow, StoredLog
 from app.session.verification import verify
 from persistence.contract import Writer
 from persistence.contract.samples import message, messages, owner
@@ -291,8 +298,43 @@ async def test_a_file_of_another_session_is_told(
             assert told.value.reason.endswith("of session 'b'")
         with pytest.raises(PersistenceError):
             await writers["a"].write(1)
-        with pytest.raises(CorruptLog):
-            await store.list(10)
+        problems = {row.session_id: row.problem for row in await store.list(10)}
+        assert problems.keys() == {"b", name_of("a")}
+        assert problems["b"] is None
+        assert "it is the file of session 'b' under another name" in str(problems[name_of("a")])
+
+
+SPOILED: dict[str, tuple[Callable[[bytes], bytes], bool]] = {
+    "the header": (lambda whole: b"?" + whole[1:], False),
+    "the claim": (lambda whole: whole.replace(b'{"claim"', b'{"clamb"', 1), True),
+    "header and claim are one line": (lambda whole: whole.replace(b"\n", b" ", 1), False),
+    "a format of the future": (lambda whole: b'{"format":2,"id":"a","created_at":7}\n[1]\n[2]\n', True),
+}
+"""What is done to a file, and whether it still tells the id."""
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+async def test_a_file_that_cannot_be_read_hides_no_other_from_the_list(
+    store: JsonlPersistence, writers: dict[str, Writer], tmp_path: Path, kind: str
+) -> None:
+    spoil, tells_its_id = SPOILED[kind]
+    path = tmp_path / name_of("a")
+    path.write_bytes(spoil(path.read_bytes()))
+    (tmp_path / name_of("planted")).symlink_to("/etc/hostname")
+    rows: list[SessionRow] = []
+    while page := await store.list(1, (rows and (rows[-1].created_at, rows[-1].session_id)) or None):
+        rows += page
+    problems = {row.session_id: row.problem for row in rows}
+    assert problems.keys() == {"b", name_of("planted"), "a" if tells_its_id else name_of("a")}
+    assert [id for id, problem in problems.items() if problem is None] == ["b"]
+    assert all(isinstance(problem, CorruptLog | UnsupportedFormat | None) for problem in problems.values())
+
+
+async def test_what_was_never_completed_is_no_session_and_no_damage(store: JsonlPersistence, tmp_path: Path) -> None:
+    await Writer.new(store, "whole").write()
+    for n, content in enumerate((b"", b'{"format', b"\0" * 40 + b"\n", b'{"format":1}\n\0\0\0\n', b"\0\n\0\n")):
+        (tmp_path / name_of(f"torn {n}")).write_bytes(content)
+    assert [(row.session_id, row.problem) for row in await store.list(10)] == [("whole", None)]
 
 
 async def test_a_newer_format_is_told_whatever_its_lines_look_like(store: JsonlPersistence, tmp_path: Path) -> None:
@@ -342,3 +384,16 @@ async def test_what_was_planted_in_the_place_of_a_file_is_refused(
             await attempt
         assert told.value.reason == "it is not a regular file"
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"target": b"mine"}
+
+
+async def test_what_was_planted_where_a_new_file_is_made_is_not_written_through(
+    store: JsonlPersistence, writers: dict[str, Writer], tmp_path: Path
+) -> None:
+    """SID-01: deleting makes a file beside the old one first."""
+    target = tmp_path / "target"
+    target.write_bytes(b"mine")
+    (tmp_path / f"{name_of('a')}.new").symlink_to(target)
+    with pytest.raises(PersistenceUnavailable, match="ELOOP"):
+        await store.delete("a")
+    assert target.read_bytes() == b"mine"
+    await writers["a"].check()

@@ -202,7 +202,7 @@ ROWS = {
 
 @pytest.mark.parametrize("kind", ROWS)
 async def test_a_session_whose_own_row_was_changed_is_refused(tmp_path: Path, kind: str) -> None:
-    """CRD-41, VER-04: load and inspect; the session can still be deleted."""
+    """CRD-41, VER-04: load and inspect; it hides no other session from the list, and can still be deleted."""
     path = tmp_path / "s.db"
     await make(path)
     change(path, ROWS[kind])
@@ -218,6 +218,9 @@ async def test_a_session_whose_own_row_was_changed_is_refused(tmp_path: Path, ki
     with pytest.raises(CorruptLog):
         await store.acquire("a", owner(), force=True, repair=repair)
     assert dump(path) == before
+    problems = {row.session_id: row.problem for row in await store.list(10)}
+    assert problems.keys() == {"a", "b"}
+    assert [id for id, problem in problems.items() if problem] == (["a"] if kind == "header is not UTF-8" else [])
     await store.delete("a")
     await store.close()
     assert (await load(path, "b")).next_seq == 8

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import os
 import signal
@@ -14,7 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import pytest
+
+from app.entrypoints import cli
 from app.entrypoints.documents import inspection_text
+from app.entrypoints.output import Output
 from app.session.errors import SessionExists
 from app.session.inspection import Inspection
 from app.session.ownership import this_owner
@@ -61,6 +67,21 @@ class Command:
             check=False,
         )
         return Done(done.returncode, done.stdout, done.stderr)
+
+    def inside(self, *arguments: str, **settings: object) -> Done:
+        """The same inside this process, which takes a tenth of the time: for what needs no process of its own."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.chdir(self.directory),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            patch.setattr(sys, "argv", ["beforehand", *arguments])
+            patch.setattr(os, "environ", self.environment(settings))
+            patch.setattr(Output, "_told", set())
+            code = cli.main()
+        return Done(code, out.getvalue(), err.getvalue())
 
     def start(self, *arguments: str, **settings: object) -> Running:
         """Start it, to be stopped by the test."""
@@ -184,6 +205,12 @@ def _read_until(stream: IO[str] | None, is_last: Callable[[str], bool]) -> str:
         if is_last(line):
             break
     return text
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder with its bytes, and every folder."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def types(shown: dict[str, Any]) -> list[str]:

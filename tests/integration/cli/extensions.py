@@ -43,6 +43,16 @@ class Stuck:
         yield Finish("stop")
 
 
+class Patient:
+    """Says `one`, and `two` once it is let go on."""
+
+    async def stream(self, request: LlmRequest) -> ChunkStream:
+        yield TextDelta(0, "one")
+        await asyncio.to_thread(sys.stdin.readline)
+        yield TextDelta(1, "two")
+        yield Finish("stop")
+
+
 class Reader:
     """Says `asked`; answers with the results that it was given, a line each."""
 

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.cli.command import EXTENSIONS, Command, Done
 
 HELLO = ("run", "hi", "--model", "script:hello.json")
-TOOLS = "append_file, list_files, read_file, run_command, search_files, write_file"
-FORMS = "script:FILE, python:pkg.mod:attr or ADAPTER:MODEL"
+TOOLS = "append_file, fetch_url, list_files, read_file, run_command, search_files, sql_read, write_file"
+FORMS = "script:FILE, python:pkg.mod:attr, ADAPTER:MODEL or the NAME of a table of `models`"
 
 # Each: what is wrong, the arguments, the settings, the exit code, the line.
 BAD: list[tuple[str, tuple[str, ...], dict[str, Any], int, str]] = [
@@ -19,17 +19,20 @@ BAD: list[tuple[str, tuple[str, ...], dict[str, Any], int, str]] = [
     ("no model", ("run", "hi"), {}, 2, "no model is configured: pass --model, or set model.adapter and model.name"),
     (
         "a model spec of no form",
-        ("run", "hi", "--model", "gpt"),
+        ("run", "hi", "--model", "gpt:"),
         {},
         2,
-        f"the model 'gpt' is not written as {FORMS}",
+        f"the model 'gpt:' is not written as {FORMS}",
     ),
     (
         "an unknown model spec",
         ("run", "hi", "--model", "scrip:x"),
         {},
         2,
-        "model.adapter (argument): no adapter is named 'scrip' (did you mean 'script'?); known names: script",
+        (
+            "model.adapter (argument): no adapter is named 'scrip' (did you mean 'script'?); "
+            "known names: anthropic, local, openai, script"
+        ),
     ),
     (
         "a missing script file",
@@ -131,18 +134,18 @@ BAD: list[tuple[str, tuple[str, ...], dict[str, Any], int, str]] = [
         "No such option: --modle (Possible options: --model, --profile)",
     ),
     (
-        "an unknown session",
+        "a session where there is no store",
         ("show", "nobody"),
         {},
-        2,
-        "session 'nobody' is not stored here; `beforehand sessions` lists those that are",
+        3,
+        "there is no store at {directory}/.beforehand/sessions.db yet; `beforehand run` makes one",
     ),
     (
-        "an unknown session to resume",
+        "a session to resume where there is no store",
         ("resume", "nobody", "go on", "--model", "script:hello.json"),
         {},
-        2,
-        "session 'nobody' is not stored here; `beforehand sessions` lists those that are",
+        3,
+        "there is no store at {directory}/.beforehand/sessions.db yet; `beforehand run` makes one",
     ),
     (
         "no place in the list",

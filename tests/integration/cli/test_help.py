@@ -61,6 +61,6 @@ def test_every_error_of_ours_has_its_exit_code() -> None:
         "CorruptLog", "StoreRegressed", "UnknownEventType", "UnsupportedFormat", "UnsupportedSchema",
     ]  # fmt: skip
     assert by_code[exits.UNAVAILABLE] == [
-        "FlushTimeout", "PersistenceError", "PersistenceUnavailable", "SessionNotLive", "StoreUnusable",
+        "FlushTimeout", "NoStore", "PersistenceError", "PersistenceUnavailable", "SessionNotLive", "StoreUnusable",
     ]  # fmt: skip
     assert exits.code_of(RuntimeError()) == exits.FAILED

@@ -12,7 +12,6 @@ HELLO = {"say": "Hello"}
 
 
 def test_sessions_are_listed_newest_first_and_in_pages(beforehand: Command) -> None:
-    assert beforehand("sessions") == Done(0, "no sessions are stored here\n", "")
     beforehand.seed("a", "b", "c")
     whole = beforehand("sessions", "--json").records
     assert [(row["id"], row["title"], row["next_seq"], row["owner"]["name"]) for row in whole] == [
@@ -27,9 +26,20 @@ def test_sessions_are_listed_newest_first_and_in_pages(beforehand: Command) -> N
         ["c", "TIME", "11", "-", "hi", "c"],
         ["b", "TIME", "11", "-", "hi", "b"],
     ]
+    assert (
+        len({line.index(word) for line, word in zip(first.out.splitlines(), ("owner", "-    ", "-    "), strict=True)})
+        == 1
+    )
     assert first.err == f"more: beforehand sessions --after {whole[1]['cursor']}\n"
     second = beforehand("sessions", "--limit", "2", "--after", whole[1]["cursor"], "--json")
     assert (second.records, second.err) == (whole[2:], "")
+
+
+def test_an_unknown_session_is_told_as_such(beforehand: Command) -> None:
+    beforehand.seed("s")
+    told = "beforehand: session 'nobody' is not stored here; `beforehand sessions` lists those that are\n"
+    for command in ("show", "tail", "verify", "export", "fork", "resume"):
+        assert beforehand.inside(command, "nobody") == Done(2, "", told)
 
 
 def test_show_prints_for_programs_what_the_store_holds(beforehand: Command) -> None:

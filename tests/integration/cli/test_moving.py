@@ -27,7 +27,7 @@ def test_a_cut_export_is_refused_with_its_line(beforehand: Command) -> None:
         "beforehand: the log of session 's' is damaged at line 5: it has to be the number of events, which is 3; "
         "the export may be cut; nothing was changed\n"
     )
-    assert beforehand("sessions", persistence__path="there.db").out == "no sessions are stored here\n"
+    assert beforehand("sessions", persistence__path="there.db") == Done(0, "no sessions are stored here\n", "")
 
 
 def test_old_sessions_are_named_first_and_deleted_when_told_so(beforehand: Command) -> None:
@@ -36,7 +36,7 @@ def test_old_sessions_are_named_first_and_deleted_when_told_so(beforehand: Comma
     assert beforehand("prune", "--older-than", "1d") == Done(0, "", "0 sessions would be deleted; say --yes to do it\n")
     named = beforehand("prune", "--older-than", "0s")
     assert named == Done(0, "b  hi\na  hi\n", "2 sessions would be deleted; say --yes to do it\n")
-    assert beforehand("prune", "--older-than", "0s", "--yes").err == "2 sessions are deleted\n"
+    assert beforehand("prune", "--older-than", "0s", "--yes").err == "deleted 2 sessions\n"
     assert beforehand("sessions").out == "no sessions are stored here\n"
     told = beforehand("prune", "--older-than", "soon")
     assert told == Done(2, "", "beforehand: --older-than 'soon' is no age: it takes a number and one of d, h, m, s\n")

@@ -18,6 +18,7 @@ TWO_CALLS = [
     {"call": "mark_and_stay", "arguments": {"text": "two"}, "id": "c2"},
 ]
 READER = ("--model", f"python:{EXTENSIONS}:Reader")
+PATIENT = ("--model", f"python:{EXTENSIONS}:Patient")
 TOOLS = {"tools__extra__mark_and_stay": f"{EXTENSIONS}:mark_and_stay"}
 
 
@@ -172,10 +173,10 @@ def test_a_session_that_another_process_owns_is_exit_4_before_any_model_is_asked
 
 def test_a_fenced_owner_that_writes_again_is_exit_4(beforehand: Command) -> None:
     """RUL-02."""
-    model = beforehand.script([{"say": "one"}, {"pause": 2}, {"say": "two"}])
-    with beforehand.start("run", "hi", "--session", "s", "--model", model, owner="first") as first:
+    with beforehand.start("run", "hi", "--session", "s", *PATIENT, owner="first") as first:
         first.wait_for_output("one")
         assert beforehand("resume", "s", "--take-over").code == 0
+        first.go_on()
         done = first.ended()
     told = (
         "session 's' was taken over by another process; this one may not write to it any more "
@@ -188,11 +189,13 @@ def test_a_fenced_owner_that_writes_again_is_exit_4(beforehand: Command) -> None
 
 def test_wait_takes_the_session_once_its_owner_has_released_it(beforehand: Command) -> None:
     """RUL-02."""
-    model = beforehand.script([{"say": "one"}, {"pause": 2}, {"say": "two"}])
-    with beforehand.start("run", "hi", "--session", "s", "--model", model, owner="first") as first:
+    with beforehand.start("run", "hi", "--session", "s", *PATIENT, owner="first") as first:
         first.wait_for_output("one")
-        waited = beforehand("resume", "s", "go on", "--wait", *READER)
-        assert first.ended() == Done(0, "one\ntwo\n", "session s\n")
+        with beforehand.start("resume", "s", "go on", "--wait", *READER) as second:
+            second.wait_for("waiting for 'first'")
+            first.go_on()
+            assert first.ended() == Done(0, "one\ntwo\n", "session s\n")
+            waited = second.ended()
     waiting, *rest = waited.err.splitlines()
     assert (waited.code, waited.out) == (0, "read\n")
     assert waiting.startswith("waiting for 'first': its lease runs ")

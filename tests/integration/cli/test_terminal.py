@@ -7,7 +7,7 @@ import pty
 import re
 import subprocess
 
-from tests.integration.cli.command import PROGRAM, Command
+from tests.integration.cli.command import PROGRAM, Command, Done
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jred\x9b31m\r\ttab"
@@ -79,3 +79,22 @@ def test_the_lines_of_a_timeline_fit_the_terminal(beforehand: Command) -> None:
     assert max(map(cell_len, lines)) == 120
     full = COLOUR.sub("", on_a_terminal(beforehand, "show", "s", "--full"))
     assert "x" * 500 in full
+
+
+def test_a_long_operation_says_on_a_terminal_what_it_is_at_and_nowhere_else(beforehand: Command) -> None:
+    beforehand.seed("a", "b")
+    plain = in_a_pipe(beforehand, "verify", "--all")
+    assert beforehand("verify", "--all") == Done(0, plain, "")
+    sent = on_a_terminal(beforehand, "verify", "--all")
+    assert sent.startswith("\r\x1b[Kverifying")
+    drawn = re.compile("\r\x1b\\[K[^\r\n]*?(?=\r\x1b\\[K)")
+    assert COLOUR.sub("", drawn.sub("", sent)).replace("\r\x1b[K", "") == plain
+    for option in ("--quiet", "--json"):
+        assert "\x1b[K" not in on_a_terminal(beforehand, "verify", "--all", option)
+
+
+def test_an_error_does_not_continue_the_line_of_progress(beforehand: Command) -> None:
+    beforehand.seed("s")
+    sent = on_a_terminal(beforehand, "export", "nobody")
+    told = "beforehand: session 'nobody' is not stored here; `beforehand sessions` lists those that are\n"
+    assert COLOUR.sub("", sent).rpartition("\r\x1b[K")[2] == told

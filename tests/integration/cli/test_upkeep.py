@@ -1,4 +1,4 @@
-"""`migrate` and `doctor`: whether the store can be used, and the same command on another store by settings alone."""
+"""`migrate`, and the same commands on another store by settings alone."""
 
 from tests.integration.cli.command import Command, Done, types
 
@@ -8,21 +8,9 @@ def on_postgres(command: Command, dsn: str, **more: object) -> Command:
     return Command(command.directory, persistence__kind="postgres", persistence__dsn=dsn, **more)
 
 
-def test_the_doctor_finds_nothing_wrong_with_the_embedded_store(beforehand: Command) -> None:
-    done = beforehand("doctor")
-    assert (done.code, done.err) == (0, "")
-    assert [line.split()[:2] for line in done.out.splitlines()] == [
-        ["ok", "kind"], ["ok", "durability"], ["ok", "opening"], ["ok", "looking"], ["ok", "sessions"],
-    ]  # fmt: skip
+def test_a_store_without_a_schema_of_its_own_needs_no_migration(beforehand: Command) -> None:
     told = "sqlite has nothing to migrate: it is made as it is opened\n"
     assert beforehand("migrate") == Done(0, "", told)
-
-
-def test_the_doctor_says_what_is_wrong_and_never_the_password(beforehand: Command) -> None:
-    done = on_postgres(beforehand, "postgresql://me:canary@127.0.0.1:1/db")("doctor")
-    assert (done.code, done.err) == (3, "")
-    assert done.out.splitlines()[-1].startswith("!!  opening     cannot use the store postgresql://me@127.0.0.1:1/db: ")
-    assert "canary" not in done.out
 
 
 def test_a_database_is_migrated_once_and_checked(beforehand: Command, empty_postgres_dsn: str) -> None:
