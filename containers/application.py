@@ -20,10 +20,10 @@ from app.session.ownership import this_owner
 from app.session.persistence import SessionPersistence
 from app.session.store import SessionStore
 from app.tools.service import ToolService
-from app.tools.tool_set import ToolSet
 from app.tools.types import Guard, ToolMiddleware, ToolPolicy
-from containers import kinds, parts
+from containers import kinds, parts, tool_parts
 from containers.extensions import Catalogue
+from containers.models import model_config
 from containers.ordering import PLACES, Order, arrange, as_held, find_faults
 from containers.settings import Settings
 from persistence.jsonl import JsonlPersistence
@@ -63,12 +63,7 @@ class Application(containers.DeclarativeContainer):
         extra=settings.provided.post_step.extra,
         wanted=settings.provided.post_step.order,
     )
-    tool_set = providers.Singleton(
-        ToolSet,
-        providers.Callable(parts.tools, settings),
-        reconcile_timeout_s=settings.provided.reconcile_timeout_s,
-        max_result_bytes=settings.provided.max_tool_result_bytes,
-    )
+    tool_set = providers.Singleton(tool_parts.tool_set, settings)
     sessions = providers.Singleton(
         SessionStore,
         persistence,
@@ -134,11 +129,13 @@ class Application(containers.DeclarativeContainer):
         kinds.POLICY,
         registration=[],  # none is shipped
     )
+    shipped_guards: providers.Provider[Mapping[str, Guard]] = providers.Singleton(parts.guards, settings)
     guards_order: providers.Provider[Order[Guard]] = providers.Singleton(
         arrange,
         settings,
         kinds.GUARD,
-        registration=[],
+        registration=shipped_guards,
+        shipped=shipped_guards,
     )
 
     stream_middleware = stream_middleware_order.provided.entries
@@ -165,6 +162,8 @@ class Application(containers.DeclarativeContainer):
         settings.provided.retry.max,
         settings.provided.retry.base_ms,
         settings.provided.retry.cap_ms,
+        jitter=settings.provided.retry.jitter,
+        budget_ms=settings.provided.retry.budget_ms,
     )
     loop = providers.Singleton(
         AgentLoop, llm, tools, post_step, retry, max_parallel_tools=settings.provided.max_parallel_tools
@@ -173,7 +172,7 @@ class Application(containers.DeclarativeContainer):
         Agents,
         sessions,
         loop,
-        providers.Callable(parts.model_config, settings),
+        providers.Callable(model_config, settings),
         checkpoint.provided.after_append,
         shutdown_timeout_s=settings.provided.shutdown_timeout_s,
     )
@@ -234,9 +233,9 @@ def check(application: Application) -> Built:
 def _refuse(built: Built) -> None:
     """Raises ConfigurationError for what may not run, whoever put it together."""
     faults = [
-        f"{name} ({built.orders[name].origin}): {fault}"
-        for name in PLACES
-        for fault in find_faults(built.settings, name, built.orders[name].entries, built.checkpoint)
+        f"{name} ({order.origin}): {fault}"
+        for name, order in built.orders.items()
+        for fault in find_faults(built.settings, name, order.entries, built.checkpoint if name in PLACES else None)
     ]
     if built.settings.require_durable and not built.persistence.durable:
         told = built.settings.source_of("require_durable")

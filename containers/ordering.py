@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from app.middleware import CHECKPOINT, Named
@@ -11,6 +12,7 @@ from app.session.errors import ConfigurationError
 from containers.extensions import Catalogue, Kind, no_such
 from containers.settings import OrderedList, Settings
 from policy.checkpoint import CheckpointPolicy, Place
+from policy.guard import REPEAT_UNKNOWN
 
 C = TypeVar("C")
 
@@ -36,6 +38,7 @@ def arrange(
     registration: Sequence[str],
     policy: CheckpointPolicy | None = None,
     checkpoint: C | None = None,
+    shipped: Mapping[str, C] = MappingProxyType({}),
 ) -> Order[C]:
     """Things in the order of the settings; where they give none, in that of `registration`, and then the extras.
 
@@ -44,7 +47,7 @@ def arrange(
     name = things.setting if isinstance(things, Kind) else things.kind.setting
     section: OrderedList = getattr(settings, name)
     given = section.order
-    catalogue = Catalogue(things, {}, section.extra, given) if isinstance(things, Kind) else things
+    catalogue = Catalogue(things, shipped, section.extra, given) if isinstance(things, Kind) else things
     origin = REGISTRATION if given is None else settings.source_of(f"{name}.order")
     order = [*registration, *catalogue.extra] if given is None else given
     there = catalogue.there if checkpoint is None else {**catalogue.there, CHECKPOINT: checkpoint}
@@ -83,6 +86,8 @@ def find_faults(
     """What is wrong with the list of this name, whoever ordered it."""
     names = [entry.name for entry in entries]
     faults = [f"{wanted!r} is there twice" for wanted in dict.fromkeys(names) if names.count(wanted) > 1]
+    if name == "guards" and settings.repeat_unknown == "refuse" and REPEAT_UNKNOWN not in names:
+        faults.append(f"{REPEAT_UNKNOWN!r} is missing, and repeat_unknown = refuse needs it here")
     if policy is None:
         return faults
     if CHECKPOINT not in names:

@@ -194,7 +194,6 @@ class Agent:
                 self._start_closing()
             elif not self._is_closing:
                 self._set_status("idle")
-                self._wake()
 
     async def _run_turn(self) -> None:
         signal = self._signal = CancelSignal()

@@ -91,6 +91,7 @@ async def _read(turn: Turn, stream: OpenedStream, assembler: Assembler) -> None:
             reading.cancel()
 
     reading = asyncio.get_running_loop().create_task(read())
+    reading.add_done_callback(_look_at)
     forget = turn.signal.call_when_cancelled(stop)
     try:
         await asyncio.wait((reading,))
@@ -103,6 +104,12 @@ async def _read(turn: Turn, stream: OpenedStream, assembler: Assembler) -> None:
         reading.result()
     elif not turn.must_stop:
         raise LlmError(Failure("the adapter cancelled its own stream"))
+
+
+def _look_at(reading: asyncio.Task[None]) -> None:
+    """asyncio reports an error that nobody has looked at; and who waited for this one may have been cancelled."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _message(turn: Turn, answer: Answer, model: ModelRef) -> ev.AssistantMessage:

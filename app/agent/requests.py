@@ -65,20 +65,22 @@ def make_request(header: str, messages: Sequence[Message], session_id: str, sign
 
 
 def rebuild_requests(session_id: str, events: Iterable[SessionEvent]) -> tuple[LlmRequest, ...]:
-    """Every request of a log that had a header, as the loop made it, from the log alone."""
+    """The request of every finished step of a log, as the loop makes it, from the log alone.
+
+    A step that came to its end before it was asked has one too, if a header was in force: the log does not tell.
+    """
     history, header = History(), None
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[Message, ...] = ()
     requests: list[LlmRequest] = []
     for event in events:
         if event.type not in ev.CATALOGUE:
             continue
         data = parse(event.type, event.data)
-        if messages is not None and header is not None and not isinstance(data, ev.RequestHeader):
-            requests.append(make_request(header, messages, session_id, None))
-            messages = None
         if isinstance(data, ev.StepStart):
             messages = history.messages
         elif isinstance(data, ev.RequestHeader):
             header = header_text(data.config, data.system, data.tools)
+        elif isinstance(data, ev.StepEnd) and header is not None:
+            requests.append(make_request(header, messages, session_id, None))
         history.add(data)
     return tuple(requests)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_the_listener_of_the_readme_stands_where_the_readme_says(tmp_path):
     lines = [line.split()[2] for line in timeline.splitlines() if re.match(r" +\d+ ", line)]
     audited = lines.index("audit/calls")
     assert lines[audited - 1 : audited + 1] == ["tool/result", "audit/calls"]
+
+
+@pytest.mark.parametrize("name", ["cancel", "guard", "listeners", "reconcile"])
+def test_an_example_prints_what_it_says_that_it_prints(tmp_path, name):
+    _, told = (ROOT / "examples" / f"{name}.py").read_text().split('"""')[1].split(" prints::\n\n")
+    printed = run("-W", "error", "-m", f"examples.{name}", cwd=tmp_path, EXAMPLE_PLACE=str(tmp_path))
+    assert printed == textwrap.dedent(told)
 
 
 @pytest.mark.parametrize("options", [(), ("--postgres",)], ids=["sqlite", "postgres"])
