@@ -1,0 +1,72 @@
+"""A mutant tried: a copy of the project with one place changed, and the layer that has to notice run over it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.catalogue import WORLDS, Mutant
+
+ROOT = Path(__file__).parents[2]
+PARTS = ["app", "containers", "persistence", "policy", "tests", "pyproject.toml", "examples"]
+SEEDS = "0:600"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`said` is the first that the layer had to say, or its last line where it noticed nothing."""
+
+    mutant: Mutant
+    is_caught: bool
+    said: str
+
+
+class Gone(Exception):
+    """What a mutant changes does not stand there once: the catalogue has to follow the code."""
+
+
+def mutated(mutant: Mutant, directory: Path) -> None:
+    """Make the copy. Raises Gone."""
+    for name in PARTS:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, directory / name)
+    (directory / mutant.file).write_text(changed(mutant))
+
+
+def changed(mutant: Mutant) -> str:
+    """The file as the mutant has it. Raises Gone."""
+    text = (ROOT / mutant.file).read_text()
+    if text.count(mutant.old) != 1:
+        raise Gone(f"{mutant.name}: {mutant.old!r} stands {text.count(mutant.old)} times in {mutant.file}")
+    return text.replace(mutant.old, mutant.new)
+
+
+def tried(mutant: Mutant, directory: Path) -> Verdict:
+    """Whether the mutant's layer notices it, over a copy in this empty directory."""
+    mutated(mutant, directory)
+    if mutant.layer == WORLDS:
+        command = ["tests.simulation", "--first", "--seeds", SEEDS]
+    else:
+        command = ["pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", mutant.layer]
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()] or done.stderr.splitlines()[-1:]
+    is_caught = done.returncode == 1  # by a violation, or by a failed test: not by an import that broke
+    said = next((line for line in lines if not line.startswith("python -m")), "nothing") if is_caught else lines[-1]
+    if mutant.layer != WORLDS and is_caught:
+        said = next((line for line in lines if line.startswith("FAILED")), said)
+    return Verdict(mutant, is_caught, said)

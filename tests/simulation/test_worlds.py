@@ -1,0 +1,49 @@
+"""The real runtime in simulated worlds: processes killed, stopped and cut off, a store that loses and forgets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.simulation.playing import Tally, every_kill, replay, worlds
+
+SEEDS = int(os.environ.get("BEFOREHAND_TEST_WORLDS", "500"))
+
+
+def _tallied(outcomes: object) -> Tally:
+    tally = Tally()
+    for outcome in outcomes:  # type: ignore[attr-defined]
+        tally.add(outcome)
+    return tally
+
+
+def _told(tally: Tally) -> list[str]:
+    return [f"{replay(outcome.seed, outcome.kill_at)}: {outcome.violations}" for outcome in tally.failed]
+
+
+def test_nothing_happens_in_any_world_that_may_not():
+    """Every seed is a world of its own; a violation names the command that plays it again."""
+    tally = _tallied(worlds(range(SEEDS)))
+    assert _told(tally) == []
+    assert min(tally.acknowledged, tally.requests, tally.bodies) > SEEDS  # or nothing much happened at all
+
+
+def test_a_process_may_be_killed_at_each_of_its_steps():
+    """Between any two callbacks of the event loop: the next process finds a log that it can go on with."""
+    tally = _tallied(every_kill(0))
+    assert _told(tally) == []
+    assert tally.worlds > 100
+
+
+def test_a_seed_is_the_same_world_every_time():
+    """Else no violation could be looked at again."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "4"]
+    runs = {
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": str(n)}
+        ).stdout
+        for n in (1, 2)
+    }
+    assert len(runs) == 1
+    assert len(runs.pop().splitlines()) > 20
