@@ -1,10 +1,14 @@
-"""What a checkpoint adds to a turn, against one bare durable commit through a worker thread measured in the same run.
+"""What a checkpoint costs, against the least that a durable step can cost, measured in the same run.
 
-A turn of one tool call and an answer makes six checkpoints. Its time over SQLite with the semantic policy, less the
-same turn's over memory without checkpoints, divided by six, is one checkpoint; they take turns, so that a machine whose
-speed drifts does so for all. Sessions of 10, 1,000 and 10,000 events show whether the log's length matters.
+On SQLite, the default: what it adds to a turn, against one bare durable commit through a worker thread. A turn of one
+tool call and an answer makes six checkpoints. Its time over SQLite with the semantic policy, less the same turn's over
+memory without checkpoints, divided by six, is one checkpoint; they take turns, so that a machine whose speed drifts
+does so for all. Sessions of 10, 1,000 and 10,000 events show whether the log's length matters.
+
+On Postgres: against bare inserts into a throw-away server. On JSON lines: only whether the log's length matters.
 """
 
+import argparse
 import asyncio
 import sqlite3
 import statistics
@@ -28,6 +32,9 @@ from app.session.store import SessionStore
 from app.tools.schema import tool
 from app.tools.service import ToolService
 from app.tools.tool_set import ToolSet
+from benchmarks import _postgres
+from benchmarks._parts import flatness
+from persistence.jsonl import JsonlPersistence
 from persistence.memory import MemoryPersistence
 from persistence.sqlite import SqlitePersistence
 from policy.checkpoint import CheckpointPolicy, SemanticCheckpointPolicy, TurnEndCheckpointPolicy
@@ -126,7 +133,7 @@ async def measure(directory: Path, length: int) -> tuple[float, float, float, fl
     return with_checkpoints, without, through_thread, at_once
 
 
-async def main() -> None:
+async def on_sqlite() -> None:
     print(f"a turn of {CHECKPOINTS} checkpoints, medians of {TURNS} turns, times in us")
     print(f"{'events':>8} {'turn':>8} {'without':>8} {'checkpoint':>11} {'commit*':>8} {'commit':>8} {'ratio':>6}")
     with tempfile.TemporaryDirectory() as directory:
@@ -141,5 +148,17 @@ async def main() -> None:
     print("commit*: one bare INSERT, durably committed, awaited through one worker thread; commit: the same at once")
 
 
+async def on_jsonl() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        store = JsonlPersistence(Path(directory))
+        await store.open()
+        await flatness(store)
+        await store.close()
+
+
+STORES = {"sqlite": on_sqlite, "jsonl": on_jsonl, "postgres": _postgres.main}
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", choices=STORES, default="sqlite")
+    asyncio.run(STORES[parser.parse_args().store]())

@@ -140,7 +140,7 @@ def _user_message(log: LogState, event: Any) -> None:
     log.pending = _without(log.pending, [message_id])
     announced = turn.announced[1:]
     state = TURN if turn.state == OPENING and not announced else turn.state
-    log.turn = replace(turn, state=state, announced=announced, may_retry=False)
+    log.turn = turn._replace(state=state, announced=announced, may_retry=False)
 
 
 def _step_start(log: LogState, event: Any) -> None:
@@ -150,12 +150,14 @@ def _step_start(log: LogState, event: Any) -> None:
 
 
 def _need_turn(log: LogState, event: Any) -> None:
-    _need(event.turn == log.turn.turn, f"turn {log.turn.turn} is open")
+    if event.turn != log.turn.turn:  # asked of every chunk: the words are made for those who need them
+        raise _Broken(f"turn {log.turn.turn} is open")
 
 
 def _need_step(log: LogState, event: Any) -> None:
     _need_turn(log, event)
-    _need(event.step == log.turn.step, f"step {log.turn.step} is the last")
+    if event.step != log.turn.step:
+        raise _Broken(f"step {log.turn.step} is the last")
 
 
 def _request_header(log: LogState, event: Any) -> None:
@@ -163,7 +165,7 @@ def _request_header(log: LogState, event: Any) -> None:
     _need(not log.turn.has_header, "a step has one header")
     _need(not log.turn.chunks, "a header comes before any chunk")
     log.header = header_text(event.config, event.system, event.tools)
-    log.turn = replace(log.turn, has_header=True)
+    log.turn = log.turn._replace(has_header=True)
 
 
 def header_text(config: Any, system: str | None, tools: Any) -> str:
@@ -176,7 +178,7 @@ def _chunk(log: LogState, event: Any) -> None:
     seq, ranges = log.length, log.turn.chunks
     follows_on = bool(ranges) and ranges[-1][1] == seq - 1
     ranges = (*ranges[:-1], (ranges[-1][0], seq)) if follows_on else (*ranges, (seq, seq))
-    log.turn = replace(log.turn, chunks=ranges)
+    log.turn = log.turn._replace(chunks=ranges)
 
 
 def _assistant_message(log: LogState, event: Any) -> None:
@@ -189,7 +191,7 @@ def _assistant_message(log: LogState, event: Any) -> None:
     _need(not any(i in log.call_ids for i in ids), "call ids are unique in their session")
     log.call_ids.update(dict.fromkeys(ids))
     state = CALLS if calls else DONE
-    log.turn = replace(log.turn, state=state, calls=calls, is_interrupted=bool(event.interrupted))
+    log.turn = log.turn._replace(state=state, calls=calls, is_interrupted=bool(event.interrupted))
 
 
 def _tool_call(log: LogState, event: Any) -> None:
@@ -201,7 +203,7 @@ def _tool_call(log: LogState, event: Any) -> None:
     _need((event.name, event.arguments) == (call.name, call.arguments), "it is not what the message asked for")
     recorded = replace(call, seq=log.length, effects=event.effects)
     calls = (*turn.calls[: turn.started], recorded, *turn.calls[turn.started + 1 :])
-    log.turn = replace(turn, calls=calls, started=turn.started + 1)
+    log.turn = turn._replace(calls=calls, started=turn.started + 1)
 
 
 def _tool_nested(log: LogState, event: Any) -> None:
@@ -221,7 +223,7 @@ def _tool_result(log: LogState, event: Any) -> None:
     _need(call.seq is not None or not_started, "a call that was never recorded is TOOL_NOT_STARTED")
     answered = turn.answered + 1
     state = DONE if answered == len(turn.calls) else CALLS
-    log.turn = replace(turn, state=state, answered=answered, started=max(turn.started, answered))
+    log.turn = turn._replace(state=state, answered=answered, started=max(turn.started, answered))
 
 
 def _step_end(log: LogState, event: Any) -> None:
@@ -233,7 +235,7 @@ def _step_end(log: LogState, event: Any) -> None:
 def _llm_retry(log: LogState, event: Any) -> None:
     _need_step(log, event)
     _need(log.turn.may_retry, "it follows the end of a step that has no assistant message")
-    log.turn = replace(log.turn, may_retry=False)
+    log.turn = log.turn._replace(may_retry=False)
 
 
 def _turn_end(log: LogState, event: Any) -> None:

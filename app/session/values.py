@@ -110,6 +110,13 @@ def decode(text: str, limits: ValueLimits | None = None) -> JsonValue:
     character become it. Raises ValueError for what is not JSON (as are NaN and Infinity) and for a number beyond all
     floats (1e400); with `limits`, LimitExceeded too, before anything long is converted or deep built.
     """
+    if limits is None and text.isascii() and text.count("[") + text.count("{") <= _SHALLOW:  # as stored events are
+        try:
+            value, end = _SCAN(text, 0)
+        except (StopIteration, ValueError, RecursionError):  # looked at more closely below, and told from there
+            end = -1
+        if end == len(text):
+            return value  # type: ignore[no-any-return]  # JSON values, and nothing else
     if not text.isascii() and _SURROGATE.search(text):
         text = _ESCAPE_OR_SURROGATE.sub(_escaped, text)  # the parser joins escapes, and only those
     decoder = _decoder(limits or _NONE)
@@ -147,3 +154,8 @@ def _finite(number: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_COMMON: Any = JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_SCAN = _COMMON.scan_once
+"""Reads a value without what the decoder does around it, and integers in C: those too long are a ValueError."""

@@ -69,15 +69,14 @@ def _verify_chain(stored: StoredLog, header: Header) -> None:
 
 
 def _read(session_id: str, event: SessionEvent, extensions: Mapping[str, ev.ExtensionType]) -> ev.EventData:
-    where = f"seq {event.seq}"
     if type(event.time) is not int or not 0 <= event.time < MAX_TIME:
-        raise CorruptLog(session_id, where, "its time is not a number of milliseconds")
+        raise CorruptLog(session_id, f"seq {event.seq}", "its time is not a number of milliseconds")
     try:
         data = event.data
         if event.type in ev.CATALOGUE:
             return parse(event.type, data)
     except (ValueError, LimitExceeded) as error:
-        raise CorruptLog(session_id, where, str(error)) from None
+        raise CorruptLog(session_id, f"seq {event.seq}", str(error)) from None
     if event.type not in extensions and not event.ignorable:
         raise UnknownEventType(session_id, event.type, event.seq)
     return ev.Extension(ev.ExtensionType(event.type, event.ignorable), data)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from app.session.errors import PersistenceUnavailable
 from persistence.postgres import errors
 from persistence.postgres.connecting import Link
+from persistence.postgres.locked import Locked, until_unlocked
 from persistence.postgres.pool import Pool
 from persistence.postgres.writing import Writer, Writing
 
@@ -69,9 +71,7 @@ class GroupCommit:
         self._waiting.append(waiting)
         if self._busy < self._writers:
             self._busy += 1
-            work = loop.create_task(self._work())
-            self._working.add(work)
-            work.add_done_callback(self._working.discard)
+            self._start(self._work())
         expiry = loop.call_at(waiting.deadline, self._expire, waiting)
         try:
             await waiting.answer
@@ -83,6 +83,11 @@ class GroupCommit:
         while self._working:
             await asyncio.wait(self._working)
 
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
     # ---------------------------------------------------------------------------------------- one writer
 
     async def _work(self) -> None:
@@ -92,7 +97,10 @@ class GroupCommit:
                 group = self._take()
                 rest = await self._write_together(group) if len(group) > 1 else group
                 for waiting in rest:
-                    await self._write_alone(waiting)
+                    try:
+                        await self._write_alone(waiting)
+                    except Locked:
+                        self._start(self._write_when_unlocked(waiting))
         except BaseException as error:  # the loop is shutting down, or a bug: nobody is to wait for ever
             for waiting in group:
                 waiting.end(PersistenceUnavailable(waiting.session_id, f"the writer ended ({type(error).__name__})"))
@@ -103,7 +111,7 @@ class GroupCommit:
     def _take(self) -> list[_Waiting]:
         """The first that waits, and all that may go with it: one batch a session, no first ones, in order of id."""
         first = self._waiting.popleft()
-        if first.writing.creates:
+        if first.writing.creates or not self._waiting:
             return [first]
         taken, size = {first.session_id: first}, first.size
         left: list[_Waiting] = []
@@ -136,19 +144,32 @@ class GroupCommit:
         return [waiting for waiting in group if waiting.session_id not in stored]
 
     async def _write_alone(self, waiting: _Waiting) -> None:
-        for is_last in _chances():
+        """Answer it, whatever the answer is. Raises Locked when there is none yet."""
+        for n in range(_REPEATS):
             try:
                 async with self._pool.use(waiting.session_id, self._left(waiting)) as link:
                     await self._send(link, waiting)
+            except Locked:
+                raise
             except Exception as error:  # whatever it is, it is for the one who asked, not for those who wait behind
                 may_repeat = errors.is_in_the_way(error) or (errors.is_lost(error) and not waiting.was_sent)
                 waiting.was_sent = True
-                if may_repeat and not is_last:
+                if may_repeat and n + 1 < _REPEATS:
                     continue
                 waiting.end(errors.meaning(error, waiting.session_id) if isinstance(error, errors.FOREIGN) else error)
             else:
                 waiting.end()
             return
+
+    async def _write_when_unlocked(self, waiting: _Waiting) -> None:
+        """As `_write_alone`, without a writer while it waits."""
+        waiting.was_sent = True  # what was sent before goes straight to the statement that says why not
+        try:
+            await until_unlocked(lambda: self._write_alone(waiting), waiting.session_id, self._left(waiting))
+        except PersistenceUnavailable as error:
+            waiting.end(error)
+        finally:  # without an answer only when the loop is shutting down, or by a bug: nobody is to wait for ever
+            waiting.end(PersistenceUnavailable(waiting.session_id, "the writer ended"))
 
     async def _send(self, link: Link, waiting: _Waiting) -> None:
         warnings = link.warnings
@@ -166,9 +187,3 @@ class GroupCommit:
             self._waiting.remove(waiting)
             reason = f"no writer was free within {self._wait_s * 1000:.0f} ms"
             waiting.end(PersistenceUnavailable(waiting.session_id, reason))
-
-
-def _chances() -> Iterator[bool]:
-    """Whether it is the last one, each time."""
-    for n in range(_REPEATS):
-        yield n == _REPEATS - 1

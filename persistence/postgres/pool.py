@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from app.session.errors import PersistenceUnavailable
 from persistence.postgres import errors
@@ -40,7 +40,7 @@ class Pool:
         wait_s = self._wait_s if wait_s is None else wait_s
         deadline = asyncio.get_running_loop().time() + wait_s
         try:
-            async with asyncio.timeout_at(deadline if self._free.locked() else None):
+            async with asyncio.timeout_at(deadline) if self._free.locked() else nullcontext():
                 await self._free.acquire()
         except TimeoutError:
             raise PersistenceUnavailable(session_id, f"no connection was free within {wait_s * 1000:.0f} ms") from None

@@ -20,6 +20,7 @@ class Queries:
     find_for_update: str
     append: str
     append_together: str
+    settle: str
     claim: str
     renew: str
     release: str

@@ -10,6 +10,7 @@ from app.session.errors import CorruptLog, SessionDeleted, SessionNotFound
 from app.session.persistence import Holder, SessionRow, StoredLog
 from app.session.record import SessionEvent
 from persistence.postgres.connecting import Connection
+from persistence.postgres.locked import Locked
 from persistence.postgres.queries import Queries
 from persistence.rules import Found, Row
 
@@ -17,11 +18,13 @@ _MAX = (1 << 63) - 1
 
 
 async def find(connection: Connection, query: str, session_id: str, *arguments: Any) -> Found:
-    """What stands under an id, by one of the statements that show a session's row. Raises CorruptLog."""
+    """What stands under an id, by one of the statements that show a session's row. Raises CorruptLog, Locked."""
     values = await connection.fetchrow(query, session_id, *arguments)
     if values is None:
         return None
-    epoch, token, owner, lease_left_s, next_seq, head, header = values
+    epoch, token, owner, lease_left_s, next_seq, head, header, is_locked = values
+    if is_locked:
+        raise Locked
     if header is None:
         return "deleted"
     if not header.isascii():

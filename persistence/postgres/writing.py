@@ -1,4 +1,4 @@
-"""Batches into the database: the arguments of the two statements that append, and what their answers mean."""
+"""Batches into the database: the arguments of the statements that append, and what their answers mean."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from app.session.errors import (
 )
 from app.session.ownership import Epoch
 from persistence.postgres.connecting import Connection
+from persistence.postgres.locked import Locked
 from persistence.postgres.queries import Queries
+
+_NOTHING = "INSERT 0 0"
+"""What the server says of a statement that found no row to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,13 @@ class Writer:
     levels: tuple[str, ...]
 
     async def one(self, connection: Connection, writing: Writing, *, is_repeated: bool = False) -> None:
-        """Store a batch in one statement. Raises what the contract says. `is_repeated`: it was sent before."""
+        """Store a batch. Raises what the contract says, and Locked. `is_repeated`: it was sent before.
+
+        What can be stored at once takes one plain statement. Anything else is settled by the database's function.
+        """
         header, batch, epoch = writing.header, writing.batch, writing.epoch
         events = batch.events
-        answer = await connection.fetchrow(
-            self.queries.append,
+        given = (
             self.levels,
             header.id,
             epoch.number,
@@ -65,12 +71,16 @@ class Writer:
             [event.type for event in events],
             [event.ignorable for event in events],
             [event.text for event in events],
-            header.text if writing.creates else None,
-            header.created_at,
-            epoch.owner.name,
         )
+        is_new = not is_repeated and not writing.creates
+        if is_new and await connection.execute(self.queries.append, *given) != _NOTHING:
+            return
+        first = header.text if writing.creates else None, header.created_at, epoch.owner.name
+        answer = await connection.fetchrow(self.queries.settle, *given, *first)
         assert answer is not None  # the function answers one row
         outcome, *kept, is_committed = answer
+        if outcome == "locked":
+            raise Locked
         if outcome not in ("stored", "created", "repeated"):
             raise _refusal(outcome, writing, kept, is_committed if is_repeated else None)
 

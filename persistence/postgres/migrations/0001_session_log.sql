@@ -52,8 +52,9 @@ create table @schema@.events (
     primary key (session_id, seq)
 );
 
--- One batch of one session, by the table of the contract. Each statement in here sees what was committed before it, so
--- that what the first one had to wait for is seen by those that explain; one statement with subqueries would not.
+-- One batch of one session, by the table of the contract: asked for first batches, for batches that were sent before, and
+-- for what the plain statement would not store. A row that another transaction has locked is not waited for: the wait
+-- would keep the connection from everybody else.
 --
 -- `p_header` is null unless the batch may create the session. `p_levels` are the values of synchronous_commit that are
 -- good enough: a SET, a role or a database that weakens it cannot turn a checkpoint into a promise.
@@ -77,25 +78,54 @@ begin
         return;
     end if;
 
-    if p_header is null then
-        update @schema@.sessions s
-        set next_seq = p_first + size, head = p_digest, title = coalesce(p_title, s.title),
-            last_write = now_ms, lease_until = clock_timestamp() + make_interval(secs => p_lease_s)
-        where s.id = p_id and s.epoch = p_epoch and s.token = p_token
-            and s.next_seq = p_first and s.head = p_previous and s.header_digest = p_header_digest
-            and s.header is not null;
-        outcome := 'stored';
-    else
+    if p_header is not null then
         insert into @schema@.sessions
         values (
             p_id, p_epoch, p_token, p_owner, clock_timestamp() + make_interval(secs => p_lease_s),
             size, p_digest, p_header_digest, p_created_at, now_ms, p_title, p_header
         )
         on conflict (id) do nothing;
-        outcome := 'created';
+        outcome := case when found then 'created' end;
     end if;
 
-    if found then
+    if outcome is null then
+        select s.epoch, s.token, s.next_seq, s.head, s.header_digest, s.header is null as is_deleted
+        into kept from @schema@.sessions s where s.id = p_id for update skip locked;
+        if not found then
+            outcome := case
+                when exists (select from @schema@.sessions s where s.id = p_id) then 'locked' else 'missing'
+            end;
+            return;
+        end if;
+        stored_epoch := kept.epoch;
+        stored_next_seq := kept.next_seq;
+        stored_head := kept.head;
+        is_committed := exists (
+            select from @schema@.events e
+            where e.session_id = p_id and e.seq = p_first + size - 1 and e.digest = p_digest
+        );
+        outcome := case
+            when kept.is_deleted then 'deleted'
+            when kept.epoch <> p_epoch or kept.token is distinct from p_token then
+                case when p_header is null then 'fenced' else 'exists' end
+            when kept.header_digest <> p_header_digest then 'header'
+            when is_committed then 'repeated'
+            when kept.next_seq = p_first and kept.head = p_previous then 'stored'
+            else 'conflict'
+        end;
+    end if;
+
+    if outcome = 'stored' then
+        update @schema@.sessions s
+        set next_seq = p_first + size, head = p_digest, title = coalesce(p_title, s.title),
+            last_write = now_ms, lease_until = clock_timestamp() + make_interval(secs => p_lease_s)
+        where s.id = p_id;
+    elsif outcome = 'repeated' then
+        -- A commit, so that a standby has to confirm it as well: merely seeing the rows would settle nothing.
+        update @schema@.sessions s
+        set lease_until = clock_timestamp() + make_interval(secs => p_lease_s) where s.id = p_id;
+    end if;
+    if outcome in ('created', 'stored') then
         insert into @schema@.events
         select
             p_id, p_first + e.n - 1, e.time, e.type, e.ignorable, e.data,
@@ -103,33 +133,6 @@ begin
             case when e.n = size then now_ms end,
             case when e.n = size then p_digest end
         from unnest(p_times, p_types, p_ignorable, p_data) with ordinality e(time, type, ignorable, data, n);
-        return;
-    end if;
-
-    select s.epoch, s.token, s.next_seq, s.head, s.header_digest, s.header is null as is_deleted
-    into kept from @schema@.sessions s where s.id = p_id for update;
-    if not found then
-        outcome := 'missing';
-        return;
-    end if;
-    stored_epoch := kept.epoch;
-    stored_next_seq := kept.next_seq;
-    stored_head := kept.head;
-    is_committed := exists (
-        select from @schema@.events e where e.session_id = p_id and e.seq = p_first + size - 1 and e.digest = p_digest
-    );
-    outcome := case
-        when kept.is_deleted then 'deleted'
-        when kept.epoch <> p_epoch or kept.token is distinct from p_token then
-            case when p_header is null then 'fenced' else 'exists' end
-        when kept.header_digest <> p_header_digest then 'header'
-        when is_committed then 'repeated'
-        else 'conflict'
-    end;
-    if outcome = 'repeated' then
-        -- A commit, so that a standby has to confirm it as well: merely seeing the rows would settle nothing.
-        update @schema@.sessions s
-        set lease_until = clock_timestamp() + make_interval(secs => p_lease_s) where s.id = p_id;
     end if;
 end
 $function$;
