@@ -273,7 +273,7 @@ async def test_a_body_that_stops_the_process_stops_it(error: str, code: int, dur
         child.wait_for("in the body")
         assert child.ended()[0] == code
     house = House([say("next")], persistence=durable_place.persistence())
-    async with house.resumed() as agent:
+    async with house.resumed(force=durable_place.force) as agent:
         assert types(agent.session) == [*OPEN, "tool/call", "tool/result", "step/end", "turn/end{interrupted}"]
         assert results(agent.session) == [("c1", "TOOL_OUTCOME_UNKNOWN")]
         assert (await agent.wait(agent.send("again"))).reason == "completed"

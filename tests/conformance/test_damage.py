@@ -159,7 +159,7 @@ async def test_an_unknown_type_is_told_with_its_place(place: Place, type: str):
         assert (found.closers, found.open_calls) == ((), ())
         assert tuple(await house.sessions.read_from("s", 5)) == events[5:]
         assert [row.next_seq for row in await house.sessions.list()] == [8]
-        exported = list(await house.sessions.export("s"))
+        exported = [line async for line in await house.sessions.export("s")]
         assert exported[1:-1] == [event.line for event in events]
         await house.sessions.delete("s")
         with pytest.raises(UnknownEventType) as refused:
@@ -200,7 +200,7 @@ async def test_an_ignorable_event_of_an_unknown_type_is_kept_as_it_is(place: Pla
         assert agent.session.messages == derive_messages(plain)
         assert (await agent.wait(agent.send("go on"))).reason == "completed"
         assert (await house.persistence.read("s")).events[3] == strange
-        exported = list(await house.sessions.export("s"))
+        exported = [line async for line in await house.sessions.export("s")]
         assert exported[4] == strange.line
     other = House(extensions=EXTENSIONS)
     async with other.opened():

@@ -85,7 +85,7 @@ async def test_context_survives_a_kill(durable_place: Place):
         child.wait_for("acknowledged")
         child.kill()
     house = House([say("one")], persistence=durable_place.persistence())
-    async with house.resumed() as agent:
+    async with house.resumed(force=durable_place.force) as agent:
         await agent.wait(agent.send("go", id="m1"))
         assert data_of(agent.session, "turn/start") == [{"turn": 1, "input": ["c1", "m1"]}]
         assert house.adapter.requests[0].messages == (user("by the way"), user("go"))
@@ -112,7 +112,7 @@ async def test_an_acknowledged_prompt_survives_a_kill_and_runs_once(durable_plac
         child.wait_for("acknowledged")
         child.kill()
     house = House([say("one")], persistence=durable_place.persistence())
-    async with house.resumed() as agent:
+    async with house.resumed(force=durable_place.force) as agent:
         assert agent.session.closers == ()
         assert list(agent.session.state.pending) == ["m1"]
         assert (await agent.wait("m1")).reason == "completed"
@@ -145,7 +145,7 @@ async def test_a_prompt_whose_turn_was_killed_is_history_and_does_not_run_again(
         child.wait_for("asked")
         child.kill()
     house = House([say("two")], persistence=durable_place.persistence())
-    async with house.resumed() as agent:
+    async with house.resumed(force=durable_place.force) as agent:
         assert types(agent.session) == [
             *("inbox/accepted", "turn/start", "user/message", "step/start", "request/header"),
             *("step/end", "turn/end{interrupted}"),

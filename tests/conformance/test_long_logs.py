@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
+from collections.abc import Callable
+
+import pytest
 
 from app.session import events as ev
-from persistence.sqlite import SqlitePersistence
 from tests.support.house import House
+from tests.support.rows import ROWS
+from tests.support.stores import KINDS, Kind, Place
 
 NOTE = ev.ExtensionType("test/note", ignorable=True)
 
 
-async def test_a_list_reads_no_event_and_the_end_of_a_long_log_is_read_alone(tmp_path: Path):
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in ROWS], ids=lambda kind: kind.name)
+async def test_a_list_reads_no_event_and_the_end_of_a_long_log_is_read_alone(
+    kind: Kind, new_place: Callable[[Kind], Place]
+):
     """BIG-04: 200 000 events load; the last ones are read without the others; a list does with the sessions' rows."""
-    house = House(persistence=SqlitePersistence(tmp_path / "s.db"), extensions=[NOTE])
+    place = new_place(kind)
+    house = House(persistence=place.persistence(), extensions=[NOTE])
     async with house.opened():
         session = await house.sessions.create("long")
         for n in range(200_000):
@@ -29,7 +35,5 @@ async def test_a_list_reads_no_event_and_the_end_of_a_long_log_is_read_alone(tmp
         resumed = await house.sessions.resume("long")
         assert (len(resumed), resumed.durable) == (200_000, 200_000)
         await house.sessions.release(resumed)
-        with sqlite3.connect(tmp_path / "s.db") as connection:
-            connection.execute("DROP TABLE events")
-        connection.close()
+        await ROWS[kind.name](place).run("DROP TABLE events")
         assert [(row.session_id, row.next_seq) for row in await house.sessions.list()] == [("long", 200_000)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from app.session.errors import CorruptLog, SessionDeleted, SessionExists
@@ -25,22 +27,24 @@ async def rich_log(house: House) -> list[str]:
         session.append(event)
     assert len({event.type for event in session.events}) >= 14
     await house.sessions.release(session)
-    return list(await house.sessions.export("rich"))
+    return [line async for line in await house.sessions.export("rich")]
 
 
 @pytest.mark.parametrize("target", KINDS, ids=lambda kind: f"to-{kind.name}")
-async def test_an_export_is_the_same_again_from_another_store(place: Place, target: Kind, tmp_path_factory):
+async def test_an_export_is_the_same_again_from_another_store(
+    place: Place, target: Kind, new_place: Callable[[Kind], Place]
+):
     """XIO-01: every event type and the values that are hard to keep."""
-    source, other = house_over(place), house_over(Place(target, tmp_path_factory.mktemp("target")))
+    source, other = house_over(place), house_over(new_place(target))
     async with source.opened(), other.opened():
         exported = await rich_log(source)
         if other.persistence is source.persistence:
             pytest.fail("the two stores have to be two")
         assert await other.sessions.import_(exported) == "rich"
-        assert list(await other.sessions.export("rich")) == exported
+        assert [line async for line in await other.sessions.export("rich")] == exported
 
 
-async def test_an_export_that_is_cut_or_changed_anywhere_is_refused_and_leaves_nothing():
+async def test_an_export_that_is_cut_or_changed_anywhere_is_refused_and_leaves_nothing(place: Place):
     """XIO-02: each line dropped, doubled or altered; a wrong number; the error names the line."""
     house = House(persistence=MemoryPersistence(), extensions=EXTENSIONS)
     async with house.opened():
@@ -48,15 +52,15 @@ async def test_an_export_that_is_cut_or_changed_anywhere_is_refused_and_leaves_n
         for event in random_walk(seed=3, length=60).events:
             session.append(event)
         await house.sessions.release(session)
-        exported = list(await house.sessions.export("s"))
+        exported = [line async for line in await house.sessions.export("s")]
     broken = [exported[:cut] for cut in range(len(exported))]
     broken += [exported[:n] + exported[n + 1 :] for n in range(1, len(exported) - 1)]
     broken += [exported[: n + 1] + exported[n:] for n in range(len(exported))]
     broken += [[*exported[:n], exported[n][:-1], *exported[n + 1 :]] for n in range(len(exported))]
     broken += [[*exported[:-1], '{"events":1}'], [*exported[:-1], '{"events":60,"more":1}']]
-    for lines in broken:
-        target = House(persistence=MemoryPersistence(), extensions=EXTENSIONS)
-        async with target.opened():
+    target = house_over(place)
+    async with target.opened():
+        for lines in broken:
             with pytest.raises(CorruptLog, match=r"at (line \d+|seq \d+|the header)"):
                 await target.sessions.import_(lines)
             assert list(await target.sessions.list()) == []
@@ -86,12 +90,14 @@ async def test_an_import_into_a_taken_or_deleted_id_is_refused(place: Place):
             await house.sessions.import_(exported)
 
 
-async def test_an_open_turn_is_moved_as_it_is_and_closed_where_it_arrives(durable_place: Place, tmp_path_factory):
+async def test_an_open_turn_is_moved_as_it_is_and_closed_where_it_arrives(
+    durable_place: Place, new_place: Callable[[Kind], Place]
+):
     """XIO-04: the closers are those that it would have had at home."""
     events = await leave(durable_place.persistence(), Open("c1"), Open("c2", effects=None))
-    home, away = house_over(durable_place), house_over(Place(durable_place.kind, tmp_path_factory.mktemp("away")))
+    home, away = house_over(durable_place), house_over(new_place(durable_place.kind))
     async with home.opened(), away.opened():
-        await away.sessions.import_(await home.sessions.export("s"))
+        await away.sessions.import_([line async for line in await home.sessions.export("s")])
         resumed = await away.sessions.resume("s")
         assert resumed.closers == close_interrupted_turn(events)
         assert [event.data["reason"] for event in resumed.closers if event.type == "turn/end"] == ["interrupted"]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +16,12 @@ from app.session.errors import PersistenceError, SessionExists, SessionFenced, S
 from app.session.ownership import Owner
 from app.tools.schema import tool
 from app.tools.types import ToolExecution
-from persistence.memory import MemoryPersistence
 from tests.support.bodies import Bodies, calls
 from tests.support.checkpoints import pend
 from tests.support.faults import FaultyPersistence
 from tests.support.gates import Gate
 from tests.support.house import Clock, House, types
-from tests.support.stores import Place, place_of
+from tests.support.stores import Kind, Place
 from tests.support.watching import errors, notices, results
 
 OVER = -1.0
@@ -218,6 +214,29 @@ async def test_a_body_that_runs_on_after_a_take_over_is_the_last_thing_that_happ
         await bert.sessions.release(taken)
 
 
+async def test_a_body_of_three_leases_keeps_the_session(durable_place: Place):
+    """OWN-08: nothing is appended meanwhile; each heartbeat is stored, and whoever tries then is refused."""
+    store, other = FaultyPersistence(durable_place.persistence()), durable_place.persistence()
+
+    @tool
+    async def work() -> str:
+        for _ in range(9):  # a third of a lease each
+            renewal = store.hold("renew", after=True)
+            await renewal.reached()
+            with pytest.raises(SessionHeld):
+                await other.acquire("s", Owner("other"))
+            renewal.open()
+        return "done"
+
+    house = House([calls("work c1"), say("ok")], [work], store, Owner("test", 1.0), lease_margin_s=0.2)
+    await other.open()
+    async with house.agent() as agent:
+        assert (await agent.wait(agent.send("go"))).reason == "completed"
+        assert results(agent.session) == [("c1", "done")]
+        assert agent.session.epoch.number == 1
+    await other.close()
+
+
 async def test_a_session_that_was_lost_can_be_resumed_by_the_same_process(place: Place):
     """OWN-04: once the new owner has let it go; it goes on from what is stored, and the lost one stays lost."""
     async with two(place) as (anna, bert):
@@ -246,47 +265,23 @@ async def test_a_session_that_was_lost_can_be_resumed_by_the_same_process(place:
 # --------------------------------------------------------------------------------- an older copy
 
 
-@pytest.fixture(params=["memory", "sqlite", "jsonl"])
-def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """The stores that a test can make a copy of, and put it in their place while they are open."""
-    return place_of(request.param, str(tmp_path))
-
-
-def copy_of(place: Place, persistence: Any) -> Any:
-    """What is stored at this moment."""
-    if isinstance(persistence, MemoryPersistence):
-        return copy.deepcopy(persistence._sessions)
-    folder = place.directory.with_name(f"{place.directory.name}-copy")
-    shutil.copytree(place.directory, folder)
-    return folder
-
-
-def put_back(place: Place, persistence: Any, taken: Any) -> None:
-    """The store is replaced by that copy, as by a restored backup."""
-    if isinstance(persistence, MemoryPersistence):
-        persistence._sessions = taken
-        return
-    for path in [*place.directory.iterdir()]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in Path(taken).iterdir():
-        path.replace(place.directory / path.name)
-
-
-async def test_a_store_that_holds_less_than_it_acknowledged_is_not_written(copied: Place):
+async def test_a_store_that_holds_less_than_it_acknowledged_is_not_written(
+    place: Place, new_place: Callable[[Kind], Place]
+):
     """DIG-03: ten events acknowledged, then an older copy: told as that, nothing written, no effect, lost here."""
     bodies = Bodies()
-    persistence = copied.persistence()
+    persistence, older = place.persistence(), new_place(place.kind)
     house = House([calls("alone c1"), say("never")], [bodies.alone], persistence)
     async with house.opened():
         agent = await house.agents.create("s")
         for _ in range(6):
             agent.inject("by the way")
         await house.sessions.flush(agent.session)
-        taken = copy_of(copied, persistence)
+        await place.copy_to(older)
         for _ in range(4):
             agent.inject("by the way")
         await house.sessions.flush(agent.session)
-        put_back(copied, persistence, taken)
+        await older.copy_to(place)
         with pytest.raises(StoreRegressed) as told:
             await agent.wait(agent.send("go"))
         assert (told.value.acknowledged, told.value.found) == (10, "6")
@@ -296,16 +291,16 @@ async def test_a_store_that_holds_less_than_it_acknowledged_is_not_written(copie
         assert house.sessions.live == ()
 
 
-async def test_a_store_without_the_session_has_regressed(copied: Place):
+async def test_a_store_without_the_session_has_regressed(place: Place, new_place: Callable[[Kind], Place]):
     """DIG-03: an empty copy is an older copy too."""
-    persistence = copied.persistence()
+    persistence, older = place.persistence(), new_place(place.kind)
     house = House(persistence=persistence)
     async with house.opened():
-        taken = copy_of(copied, persistence)
+        await place.copy_to(older)
         session = await house.sessions.create("s")
         pend(session)
         await house.sessions.flush(session)
-        put_back(copied, persistence, taken)
+        await older.copy_to(place)
         pend(session)
         with pytest.raises(StoreRegressed) as told:
             await house.sessions.flush(session)

@@ -249,7 +249,7 @@ async def test_what_was_answered_before_a_kill_stays(durable_place: Place):
         child.kill()
     house = House(persistence=durable_place.persistence(), owner=this_owner())
     async with house.opened():
-        session = await house.sessions.resume("s")
+        session = await house.sessions.resume("s", force=durable_place.force)
         assert results(session) == [("c1", "done"), ("c2", "TOOL_OUTCOME_UNKNOWN"), ("c3", "TOOL_NOT_STARTED")]
         assert [(event.type, event.data.get("call_id")) for event in session.closers] == [
             ("tool/result", "c2"),

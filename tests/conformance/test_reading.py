@@ -347,7 +347,7 @@ async def test_a_deleted_session_is_gone_for_good(place: Place):
     async with house.opened():
         await stored(house, *turn(1))
         await stored(house, *turn(1), id="other")
-        exported = list(await house.sessions.export("s"))
+        exported = [line async for line in await house.sessions.export("s")]
         await house.sessions.delete("s")
     for _ in range(2):
         house = house_of(place)

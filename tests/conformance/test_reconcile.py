@@ -166,7 +166,7 @@ async def test_a_resume_killed_on_its_way_is_done_again(durable_place: Place, wh
         child.kill()
     asking = Asking(Completed({"seats": 2}))
     house = House(tools=[asking.tool], persistence=durable_place.persistence())
-    async with house.resumed() as agent:
+    async with house.resumed(force=durable_place.force) as agent:
         assert asking.asked == ["c1"]
         assert agent.session.epoch.number == 3
         assert agent.session.events[: len(log)] == log

@@ -20,7 +20,7 @@ from tests.support.checkpoints import pend
 from tests.support.child import Child, for_ever, mark, told
 from tests.support.faults import FaultyPersistence, Gate
 from tests.support.house import House, types
-from tests.support.stores import Place, place_of
+from tests.support.stores import KINDS, Place, place_of
 from tests.support.watching import at, data_of, is_balanced, results
 
 LEASE_S, MARGIN_S = 1.0, 0.2
@@ -159,7 +159,7 @@ async def hold(kind: str, directory: str) -> None:
         await for_ever()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "jsonl"])  # those that know the processes of this machine
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS if kind.knows_the_dead])
 async def test_a_session_whose_process_was_killed_here_is_free_at_once(kind: str, tmp_path):
     """RUL-01: though its lease runs for an hour; the dead claim can do nothing."""
     place = place_of(kind, str(tmp_path))
@@ -244,8 +244,6 @@ async def compete(kind: str, directory: str, name: str) -> None:
     """Run by a child: it appends 200 events, and takes the session back whenever it has lost it."""
     house = House(persistence=place_of(kind, directory).persistence(), owner=this_owner(name))
     async with house.opened():
-        mark("ready")
-        await told()
         done = lost = 0
         while done < ROUNDS * EACH:
             session = await house.sessions.resume("s", force=True)
@@ -254,10 +252,13 @@ async def compete(kind: str, directory: str, name: str) -> None:
                     pend(session, f"{name}-{done}")
                     await house.sessions.flush(session)
                     done += 1
+                    if done == 1:
+                        mark("ready")
+                        await told()
             except SessionFenced:
                 lost += 1
                 await house.sessions.release(session)
-        mark(f"lost it {lost} times")
+        mark(str(lost))
 
 
 async def test_two_processes_fight_for_a_session(durable_place: Place):
@@ -274,7 +275,7 @@ async def test_two_processes_fight_for_a_session(durable_place: Place):
                 child.wait_for("ready")
             for child in children:
                 child.tell("go")
-            assert all(child.marked().startswith("lost it") for child in children)
+            assert sum(int(child.marked()) for child in children) > 0  # both had it once before either went on
         log = (await persistence.read("s")).events
         accepted = [event.data["message"]["id"] for event in log]
         assert [event.seq for event in log] == list(range(1 + 2 * ROUNDS * EACH))

@@ -374,7 +374,7 @@ async def test_an_error_text_that_is_too_long_is_cut_and_says_so(place: Place):
         assert message == "x" * (limit - 2 - len(notice)) + notice
 
 
-async def full_at(limit: int) -> tuple[Session, list[str]]:
+async def full_at(place: Place, limit: int) -> tuple[Session, list[str]]:
     """One prompt that leads to two parallel calls and an answer, under a limit; its log, and how the prompt ended."""
 
     @tool(parallel_safe=True)
@@ -382,24 +382,24 @@ async def full_at(limit: int) -> tuple[Session, list[str]]:
         return "done"
 
     steps = [[say("Let me see"), call("act", {}, id="c1"), call("act", {}, id="c2")], say("fine")]
-    house = House(steps, [act], log_limits=LogLimits(max_session_events=limit))
-    async with house.agent() as agent:
+    house = House(steps, [act], place.persistence(), log_limits=LogLimits(max_session_events=limit))
+    async with house.agent(f"s{limit}") as agent:
         outcome = await agent.wait(agent.send("go"))
         await agent.wait_idle()
-        assert (await house.persistence.read("s")).events == agent.session.events
+        assert (await house.persistence.read(f"s{limit}")).events == agent.session.events
         assert is_balanced(agent.session)
         if outcome.is_discarded:
             return agent.session, ["discarded"]
         return agent.session, [str(outcome.reason), *([outcome.error["code"]] if outcome.error else [])]
 
 
-async def test_a_log_that_fills_up_in_mid_turn_is_closed():
+async def test_a_log_that_fills_up_in_mid_turn_is_closed(place: Place):
     """BIG-03: wherever that is, by what only closes, as LIMIT_EXCEEDED; it is balanced and stored."""
-    whole, ended = await full_at(1000)
+    whole, ended = await full_at(place, 1000)
     assert ended == ["completed"]
     types = [event.type for event in whole.events]
     for limit in range(1, len(types)):
-        session, ended = await full_at(limit)
+        session, ended = await full_at(place, limit)
         found = [event.type for event in session.events]
         if limit < 3:  # no room for the start of a turn and its message, which are one group
             assert (ended, found) == (["discarded"], ["inbox/accepted", "inbox/discarded"])
@@ -412,9 +412,9 @@ async def test_a_log_that_fills_up_in_mid_turn_is_closed():
             assert (ended, found[-1]) == (["error", "LIMIT_EXCEEDED"], "turn/end")
 
 
-async def test_a_log_that_is_full_takes_no_message():
+async def test_a_log_that_is_full_takes_no_message(place: Place):
     """BIG-03: idle, every verb says so; the log is unchanged and what was pending can still be dropped."""
-    house = House(log_limits=LogLimits(max_session_events=3))
+    house = House(persistence=place.persistence(), log_limits=LogLimits(max_session_events=3))
     async with house.agent() as agent:
         kept = [agent.inject(f"context {n}") for n in range(3)]
         for verb in (agent.send, agent.steer, agent.inject):

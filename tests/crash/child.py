@@ -139,14 +139,14 @@ async def lose(child: Child) -> None:
 async def resume(child: Child) -> None:
     """Resume the session, and nothing else."""
     async with child.house.opened():
-        child.watch(await child.house.sessions.resume("s"))
+        child.watch(await child.house.sessions.resume("s", force=child.place.force))
         child.hold("resumed")
 
 
 async def go_on(child: Child) -> None:
     """Resume the session and have one more turn."""
     async with child.house.opened():
-        agent = child.world.agent = await child.house.agents.resume("s")
+        agent = child.world.agent = await child.house.agents.resume("s", force=child.place.force)
         child.watch(agent.session)
         await agent.wait(agent.send("go on"))
 

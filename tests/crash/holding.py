@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio.selector_events
 import os
+import select
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -109,5 +111,28 @@ def _trace_jsonl(point: Callable[[], None]) -> None:
     mock.patch.object(disk, "os", Calls(traced)).start()
 
 
-INSIDE: dict[str, Callable[[Callable[[], None]], None]] = {"sqlite": _trace_sqlite, "jsonl": _trace_jsonl}
-"""By kind of store: what makes points, in this process, of the places inside its writes; nothing, if it has none."""
+def _trace_postgres(point: Callable[[], None]) -> None:
+    """Every message to the server makes two points: before it is sent; and when the server has done what it says and
+    its answer is there, unread. Nothing else in this process talks to anybody.
+    """
+    transport = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    write = transport.write
+
+    def traced(to: asyncio.Transport, data: bytes) -> None:
+        if data[:1] == b"P":  # a statement that is made ready changes nothing, and may have no answer of its own
+            write(to, data)
+            return
+        point()
+        write(to, data)
+        select.select([to.get_extra_info("socket")], [], [])
+        point()
+
+    transport.write = traced
+
+
+INSIDE: dict[str, Callable[[Callable[[], None]], None]] = {
+    "sqlite": _trace_sqlite,
+    "jsonl": _trace_jsonl,
+    "postgres": _trace_postgres,
+}
+"""By kind of store: what makes points, in this process, of the places inside its writes."""

@@ -44,7 +44,7 @@ class Recovered:
 
 
 async def recover(place: Place) -> Recovered:
-    """Look at the session, resume it at once, resume it again, and run what is pending and one more turn.
+    """Look at the session, resume it without waiting, resume it again, and run what is pending and one more turn.
 
     Fails unless it is gapless, legal and balanced, holds everything acknowledged and nothing that never happened,
     knows of every request and every body there was, is changed by the first resuming alone, and is good for any
@@ -61,7 +61,7 @@ async def recover(place: Place) -> Recovered:
             raise
         assert await contents(house.persistence) == before
         _check_stored(looked, notes)
-        session = await house.sessions.resume("s")
+        session = await house.sessions.resume("s", force=place.force)
         balanced = session.events
         if not any(note.what == "asked" for note in ledger.read(place.directory / LEDGER)):
             assert (balanced, session.closers) == (looked.balanced, looked.closers)

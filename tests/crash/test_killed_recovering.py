@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 
 import pytest
@@ -13,19 +12,19 @@ from tests.crash.child import LEDGER, Part
 from tests.crash.killing import Process, killed_at
 from tests.crash.recovering import Recovered, recover, recovering_house
 from tests.crash.telling import told
-from tests.support.stores import Place
+from tests.support.stores import Kind, Place
 
 REMEMBERED = ["result c2 c2 is remembered", "result c3 TOOL_NOT_STARTED", "step/end", "turn/end{interrupted}"]
 
 
 @pytest.fixture
-def copied(durable_place: Place, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Place]:
+def copied(durable_place: Place, new_place: Callable[[Kind], Place]) -> Callable[[], Awaitable[Place]]:
     """Each call gives another place that holds what `durable_place` holds now."""
 
-    def copy() -> Place:
-        directory = tmp_path_factory.mktemp("copy")
-        shutil.copytree(durable_place.directory, directory, dirs_exist_ok=True)
-        return Place(durable_place.kind, directory)
+    async def copy() -> Place:
+        other = new_place(durable_place.kind)
+        await durable_place.copy_to(other)
+        return other
 
     return copy
 
@@ -36,14 +35,14 @@ def asked(place: Place) -> list[str]:
 
 
 async def test_a_recovery_killed_at_any_of_its_points_is_done_by_the_next(
-    durable_place: Place, copied: Callable[[], Place]
+    durable_place: Place, copied: Callable[[], Awaitable[Place]]
 ):
     """E2E-12: at every point of the claim that closes the turn; the closers are the same, and stand there once."""
     killed_at(durable_place, "c2 acted", story="three calls")
     left: list[Recovered] = []
     found_closed = 0
     for point in count(1):
-        place = copied()
+        place = await copied()
         with Process(Part("resume", place.words, hold=f"point {point}")) as child:
             if not child.is_held():
                 break
@@ -62,11 +61,11 @@ async def test_a_recovery_killed_at_any_of_its_points_is_done_by_the_next(
 
 
 async def test_a_claim_whose_process_was_killed_while_it_asked_leads_to_the_same_closers(
-    durable_place: Place, copied: Callable[[], Place]
+    durable_place: Place, copied: Callable[[], Awaitable[Place]]
 ):
     """E2E-11, K15, RCN-05: the epoch was stored, no closer was; the tool is asked again, and its answer stands."""
     killed_at(durable_place, "c2 acted", story="remembered")
-    plain = await recover(copied())
+    plain = await recover(await copied())
     assert told(plain.closers) == REMEMBERED
     killed_at(durable_place, "c2 asked", play="resume")
     house = recovering_house(durable_place)
@@ -80,11 +79,11 @@ async def test_a_claim_whose_process_was_killed_while_it_asked_leads_to_the_same
 
 
 async def test_killed_before_the_answers_are_stored_the_tool_is_asked_again(
-    durable_place: Place, copied: Callable[[], Place]
+    durable_place: Place, copied: Callable[[], Awaitable[Place]]
 ):
     """RCN-05: the answer was there, the closers were not."""
     killed_at(durable_place, "c2 acted", story="remembered")
-    plain = await recover(copied())
+    plain = await recover(await copied())
     killed_at(durable_place, "before recovery 1", play="resume")
     recovered = await recover(durable_place)
     assert recovered.stored + recovered.closers == plain.stored + plain.closers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -11,15 +12,16 @@ from tests.crash import ledger
 from tests.crash.child import LEDGER, Part
 from tests.crash.killing import Process
 from tests.crash.recovering import Recovered, recover, recovering_house
-from tests.support.stores import Place
+from tests.support.stores import Kind, Place
 
 SHARES = 4
-POINTS = {"sqlite": 100, "jsonl": 60}  # at least: a batch is many statements, or one write and one sync
+# At least: a batch is many statements, or one write and one sync, or one message.
+POINTS = {"sqlite": 100, "jsonl": 60, "postgres": 90}
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 async def test_whatever_was_acknowledged_survives_a_kill_at_any_write_point(
-    durable_place: Place, tmp_path_factory: pytest.TempPathFactory, share: int
+    durable_place: Place, new_place: Callable[[Kind], Place], share: int
 ):
     """E2E-12: a point is the start and the end of each call to the store, and each step of what it does inside.
 
@@ -28,7 +30,7 @@ async def test_whatever_was_acknowledged_survives_a_kill_at_any_write_point(
     """
     seen: list[int] = []
     for point in count(1 + share, SHARES):
-        place = Place(durable_place.kind, tmp_path_factory.mktemp("killed"))
+        place = new_place(durable_place.kind)
         with Process(Part("tell", place.words, "long", f"point {point}")) as child:
             if not child.is_held():
                 break

@@ -67,16 +67,7 @@ class LocalServer:
         try:
             if self._user:
                 os.chown(self._root, pwd.getpwnam(self._user).pw_uid, -1)
-            options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
-            done = subprocess.run(
-                [self.binaries / "initdb", "-D", self._data, *options],
-                check=False,
-                capture_output=True,
-                text=True,
-                **self._as_user(),
-            )
-            if done.returncode:
-                raise RuntimeError(f"initdb failed: {done.stderr[-800:]}")
+            self._fill()
             self.start()
         except BaseException:  # also when it is interrupted: nothing is left behind
             self.__exit__()
@@ -134,6 +125,17 @@ class LocalServer:
     @property
     def _data(self) -> Path:
         return self._root / "data"
+
+    def _fill(self) -> None:
+        """Make the directory of its data."""
+        self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        """Run one of the binaries to its end, as the account that the server runs as."""
+        command = [self.binaries / program, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, **self._as_user())
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr[-800:]}")
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(OSError, IndexError):  # the file is not there yet, or not whole

@@ -1,10 +1,8 @@
-"""Who writes: of two claims the newer one, of two processes one at a time; a reader beside them sees whole steps."""
+"""Who writes: of two claims the newer one, by the clock of the database; a reader beside them sees whole steps."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,7 +13,6 @@ from app.session.errors import SessionFenced, SessionHeld, Stored
 from app.session.ownership import Owner
 from app.session.record import SessionEvent
 from app.session.store import SessionStore
-from app.session.verification import verify
 from persistence.contract import Writer
 from persistence.contract.base import contents
 from persistence.contract.samples import ALREADY_OVER, owner
@@ -23,39 +20,6 @@ from persistence.postgres import PostgresPersistence
 from tests.support.checkpoints import pend
 from tests.support.house import House, types
 from tests.support.postgres import run_sql
-
-TAKES_AND_APPENDS_200 = """
-import asyncio, sys
-from app.session.errors import SessionFenced
-from app.session.verification import verify
-from persistence.contract import Writer
-from persistence.contract.samples import messages, owner
-from persistence.postgres import PostgresPersistence
-
-dsn, name = sys.argv[1:]
-
-async def main():
-    store = PostgresPersistence(dsn)
-    await store.open()
-    done = 0
-    print("ready", flush=True)
-    sys.stdin.readline()
-    while done < 200:
-        epoch, log = await store.acquire("s", owner(name), force=True)
-        writer = Writer(store, verify(log, {})[0], epoch, log.head, list(log.events))
-        try:
-            while done < 200:
-                await store.renew("s", writer.epoch)  # what a checkpoint does before a request
-                print("request", flush=True)
-                await writer.write(1, events=[messages(writer.seq, 1, name)[0]])
-                done += 1
-                print("stored", writer.seq - 1, flush=True)
-        except SessionFenced:
-            print("fenced", flush=True)
-    await store.close()
-
-asyncio.run(main())
-"""
 
 
 @pytest_asyncio.fixture
@@ -164,42 +128,6 @@ async def test_a_follower_of_a_busy_writer_sees_each_event_once_and_in_order(pos
     assert followed == writer.events
     await writing.close()
     await following.close()
-
-
-async def test_two_processes_append_in_turns_and_no_seq_is_missing_or_twice(postgres_dsn: str) -> None:
-    """APD-07."""
-    store = PostgresPersistence(postgres_dsn)
-    await store.open()
-    await Writer.new(store, "s").write()
-    told: dict[str, list[str]] = {}
-    both_ready = asyncio.Barrier(2)
-
-    async def run(name: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = sys.executable, "-c", TAKES_AND_APPENDS_200, postgres_dsn, name
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(*command, env=environment, stdin=pipe, stdout=pipe)
-        try:
-            assert child.stdout is not None
-            assert await child.stdout.readline() == b"ready\n"
-            await both_ready.wait()
-            out, _ = await child.communicate(b"go\n")
-            assert child.returncode == 0
-            told[name] = out.decode().splitlines()
-        finally:
-            if child.returncode is None:
-                child.kill()
-            await child.wait()
-
-    await asyncio.gather(run("anna"), run("berta"))
-    log = await store.read("s")
-    verify(log, {})
-    assert [event.seq for event in log.events] == list(range(401))
-    for name, lines in told.items():
-        assert "fenced" in lines, "they never met"
-        mine = [event.seq for event in log.events if event.data["message"]["content"] == name]
-        assert mine == [int(line.split()[1]) for line in lines if line.startswith("stored")]
-    await store.close()
 
 
 async def test_only_the_clock_of_the_database_counts_for_leases(postgres_dsn: str) -> None:
