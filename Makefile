@@ -1,6 +1,6 @@
 # Each target is a thin line over dev.py, which makes .venv when it has to.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance bench explain lock fmt
+.PHONY: help demo test check conformance soak bench explain lock fmt services
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 18
@@ -17,6 +17,9 @@ check: ## format, lint, types, walls, unit and architecture tests: fast, no serv
 conformance: ## which scenarios tests cite, area by area, and which not yet
 	@python3 dev.py conformance
 
+soak: ## the state-machine and property tests, fifty times as many examples: hours
+	@python3 dev.py soak
+
 bench: ## the benchmarks
 	@python3 dev.py bench
 
@@ -28,3 +31,6 @@ lock: ## write requirements.lock anew (needs a package index)
 
 fmt: ## format the code and mend what the linter can mend
 	@python3 dev.py fmt
+
+services: ## install what some tests need besides Python (root on Debian only)
+	@python3 dev.py services

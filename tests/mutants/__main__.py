@@ -1,4 +1,4 @@
-"""Tries mutants, all or those whose name holds a text: `python -m tests.mutants [TEXT]`."""
+"""Tries mutants, all or those whose name or layer holds a text: `python -m tests.mutants [TEXT]...`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(texts: list[str]) -> int:
     """0 if every one was caught by its layer."""
     survivors = 0
     for mutant in MUTANTS:
-        if texts and not any(text in mutant.name for text in texts):
+        if texts and not any(text in f"{mutant.name} {mutant.layer}" for text in texts):
             continue
         with tempfile.TemporaryDirectory() as directory:
             verdict = tried(mutant, Path(directory))

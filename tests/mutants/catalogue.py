@@ -80,10 +80,10 @@ MUTANTS = [
     ),
     # -- the drain
     Mutant(
-        "a flush returns before its last event is stored",
+        "a flush returns after one write, whatever is left",
         "app/session/drain.py",
         "while self._session.durable < mark:",
-        "while self._session.durable < mark - 1:",
+        "if self._session.durable < mark:",
     ),
     Mutant(
         "a timeout counts as success",
@@ -299,5 +299,33 @@ MUTANTS = [
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = NORMAL")',
         "tests/contracts/test_sqlite_file.py",
+    ),
+    Mutant(
+        "SQLite is told to sync less, and is not asked",
+        "persistence/sqlite/database.py",
+        'if (journal, file.number(connection, "PRAGMA synchronous")) != ("wal", 2):',
+        'connection.execute("PRAGMA synchronous = NORMAL")\n        if journal != "wal":',
+        "tests/crash/test_power_cuts.py",
+    ),
+    Mutant(
+        "a deletion is not synced",
+        "persistence/jsonl/writing.py",
+        "disk.sync_names(file.directory)",
+        "pass",
+        "tests/crash/test_power_cuts.py",
+    ),
+    Mutant(
+        "a connection that can only read is kept for writing",
+        "persistence/sqlite/database.py",
+        "if errors.primary(error) == sqlite3.SQLITE_READONLY:",
+        "if False:",
+        "tests/crash/test_failing_calls.py",
+    ),
+    Mutant(
+        "the rest of a write is not cut away",
+        "persistence/jsonl/file.py",
+        "if os.fstat(self._descriptor).st_size != at:",
+        "if False:",
+        "tests/crash/test_failing_calls.py",
     ),
 ]

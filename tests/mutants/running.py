@@ -14,6 +14,7 @@ from tests.mutants.catalogue import WORLDS, Mutant
 ROOT = Path(__file__).parents[2]
 PARTS = ["app", "containers", "persistence", "policy", "tests", "pyproject.toml", "examples"]
 SEEDS = "0:600"
+LIMIT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def tried(mutant: Mutant, directory: Path) -> Verdict:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=LIMIT_S,
     )
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()] or done.stderr.splitlines()[-1:]
     is_caught = done.returncode == 1  # by a violation, or by a failed test: not by an import that broke
