@@ -14,10 +14,11 @@ def describe(error: BaseException) -> str:
     cause = error.__cause__
     while cause is not None and id(cause) not in met and len(said) < MOST_CAUSES:
         met.add(id(cause))
-        said.append(_one(cause))
+        if (text := _one(cause)) != said[-1]:  # some libraries raise anew what the one below said
+            said.append(text)
         cause = cause.__cause__
-    text = ", caused by ".join(said)
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
+    line = ", caused by ".join(said)
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
 
 
 def _one(error: BaseException) -> str:

@@ -100,14 +100,26 @@ def backend(options: Mapping[str, Any]) -> Kind[SessionPersistence]:
 
     def fit(_: str, found: object) -> SessionPersistence:
         is_made = not inspect.isclass(found) and hasattr(found, "append")
-        try:
-            made: Any = found if is_made or not callable(found) else found(**options)
-        except Exception as error:  # foreign code; and what it says may quote an option, which may be secret
-            raise Unfit(f"making it with persistence.options raised {type(error).__name__}") from None
+        made: Any = found
+        if not is_made and callable(found):
+            _check_options(found, options)
+            try:
+                made = found(**options)
+            except Exception as error:  # foreign code; and what it says may quote an option, which may be secret
+                raise Unfit(f"making it with persistence.options raised {type(error).__name__}") from None
         _require("backend", made, SessionPersistence)
         return cast(SessionPersistence, made)
 
     return Kind("persistence", "backend", "beforehand.backends", fit)
+
+
+def _check_options(found: Callable[..., object], options: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(found).bind(**options)
+    except ValueError:
+        return  # not every builtin tells its parameters
+    except TypeError as error:  # names parameters, and no value
+        raise Unfit(f"persistence.options do not fit: {error}") from None
 
 
 def _require(word: str, made: object, protocol: type) -> None:

@@ -30,5 +30,7 @@ def model_arguments(spec: str | None, base_url: str | None = None) -> dict[str, 
         case _:
             made = {"model": {"adapter": kind, "name": rest or None}}
     if base_url is not None:
+        if kind in ("script", "python"):
+            raise ConfigurationError(f"--base-url goes with a model that is asked over HTTP; {spec!r} is not")
         made["models"] = {kind: {"base_url": base_url}}
     return made

@@ -13,6 +13,7 @@ from app.entrypoints.exits import TERMINATED
 from app.entrypoints.models import model_arguments
 from app.entrypoints.output import Output
 from app.entrypoints.stopping import Stopping, leave_at_once
+from app.session.errors import ConfigurationError
 from app.session.health import Examinable
 from app.session.log_state import IDLE
 from app.session.store import SessionStore
@@ -35,6 +36,8 @@ def load(
     search_here()
     arguments: dict[str, Any] = model_arguments(model, base_url)
     if workspace is not None:
+        if not Path(workspace).is_dir():
+            raise ConfigurationError(f"--workspace {workspace!r}: there is no such directory")
         arguments["workspace"] = workspace
     if tools is not None:
         arguments["tools"] = {"enabled": tools}

@@ -12,7 +12,7 @@ from app.entrypoints.escaping import one_line
 from app.entrypoints.exits import DONE, UNAVAILABLE, code_of
 from app.entrypoints.output import Output
 from app.entrypoints.rows import every_row
-from app.session.errors import ConfigurationError, PersistenceError
+from app.session.errors import PersistenceError
 from app.session.health import Examinable, Finding
 from app.session.identifiers import new_id
 from app.session.values import encode
@@ -43,7 +43,6 @@ def migrate(settings: Settings, output: Output, *, only_check: bool) -> int:
     from containers.application import build
 
     persistence = build(settings).persistence
-    _tell(_model(settings), output)
     if not isinstance(persistence, Migratable):
         output.note((f"{persistence.kind} has nothing to migrate: it is made as it is opened", "dim"))
         return DONE
@@ -61,7 +60,7 @@ def migrate(settings: Settings, output: Output, *, only_check: bool) -> int:
 
 
 def doctor(settings: Settings, output: Output) -> int:
-    """Look at store and model without changing anything, a line for each thing; the exit code of the first fault."""
+    """Look at the store without changing anything, a line for each thing; the exit code of the first fault."""
     from containers.application import build
 
     persistence = build(settings).persistence
@@ -76,16 +75,6 @@ def doctor(settings: Settings, output: Output) -> int:
         return code_of(faults[0]) if faults else DONE
 
     return asyncio.run(tell())
-
-
-def _model(settings: Settings) -> Finding:
-    from containers.models import check_model
-
-    try:
-        check_model(settings)
-    except ConfigurationError as error:  # a store can be kept without one
-        return Finding("model", str(error), is_note=True)
-    return Finding("model", f"{settings.model.adapter}, with all it needs to be asked")
 
 
 async def _examine(persistence: SessionPersistence, output: Output) -> AsyncIterator[Finding]:
@@ -133,11 +122,11 @@ async def _sessions(persistence: SessionPersistence, output: Output) -> AsyncIte
             owners[row.holder.owner] += 1
         elif row.holder.owner is not None:
             run_out += 1
-    yield Finding("sessions", f"{count} are stored")
+    yield Finding("sessions", f"{count} stored")
     named = [f"{one_line(owner)} ({number})" for owner, number in owners.most_common(_MOST_OWNERS)]
     more = f" and {len(owners) - _MOST_OWNERS} owners more" if len(owners) > _MOST_OWNERS else ""
     whose = f", by {', '.join(named)}{more}" if named else ""
-    yield Finding("owned", f"{owners.total()} are owned{whose}")
+    yield Finding("owned", f"{owners.total()} owned{whose}")
     if run_out:
         advice = "their owners stand idle or died; `beforehand resume ID` takes one over and closes its turn"
         yield Finding("run out", f"the leases of {run_out} have run out: {advice}", is_note=True)

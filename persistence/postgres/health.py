@@ -43,7 +43,7 @@ async def examine(
     try:
         link = await connector.connect(cached=False)
     except (StoreUnusable, PersistenceUnavailable) as error:
-        advice = "start it, or mend persistence.dsn or what refuses this machine or user"
+        advice = "is it running, is persistence.dsn right, and may this machine and user come in?"
         yield Finding.fault("server", StoreUnusable(where, f"{error.reason}; {advice}"))
         return
     try:

@@ -89,12 +89,20 @@ def _explicit() -> Iterator[Server]:
 @contextlib.contextmanager
 def _container() -> Iterator[Server]:
     version = engine.version()
+    import docker  # type: ignore[import-untyped]
     from testcontainers.community.postgres import PostgresContainer
 
     image = os.environ.get(IMAGE, "postgres:18-alpine")
-    with PostgresContainer(image, driver=None) as container:
+    container = PostgresContainer(image, driver=None)
+    try:
+        container.start()
+    except docker.errors.APIError as error:  # an engine without a way to a registry, most often
+        raise NotAvailable(f"engine {version} has no {image} and cannot get it ({error.explanation})") from error
+    try:
         url = f"{container.get_connection_url(driver=None)}?sslmode=disable"  # its host may be a bridge, not loopback
         yield Server(url, f"docker, {image} on engine {version}")
+    finally:
+        container.stop()
 
 
 @contextlib.contextmanager

@@ -59,6 +59,14 @@ BAD: list[tuple[str, tuple[str, ...], dict[str, Any], int, str]] = [
         ),
     ),
     (
+        "an address for a model that has none",
+        (*HELLO, "--base-url", "http://127.0.0.1:1"),
+        {},
+        2,
+        "--base-url goes with a model that is asked over HTTP; 'script:hello.json' is not",
+    ),
+    ("no workspace", (*HELLO, "--workspace", "gone"), {}, 2, "--workspace 'gone': there is no such directory"),
+    (
         "a model in no module",
         ("run", "hi", "--model", "python:nowhere:Model"),
         {},

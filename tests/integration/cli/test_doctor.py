@@ -89,8 +89,8 @@ def test_a_store_of_files_that_is_well(kind: str, tmp_path: Path) -> None:
     code, found = examine(settings)
     assert (code, list(found)) == (0, [*GOOD[kind].split(), "run out"])
     assert levels(found) == {"run out": "note"}
-    assert found["sessions"][1] == "3 are stored"
-    assert found["owned"][1] == "1 are owned, by anna (1)"
+    assert found["sessions"][1] == "3 stored"
+    assert found["owned"][1] == "1 owned, by anna (1)"
     assert "`beforehand resume ID` takes one over" in found["run out"][1]
     assert tree(tmp_path) == before
 
@@ -154,7 +154,7 @@ def test_a_file_that_tells_nothing_is_named_and_the_others_are_counted(tmp_path:
     (tmp_path / "sessions" / name_of("owned")).write_bytes(b"scribble\nscribble\n")
     code, found = examine(settings)
     assert (code, levels(found)) == (5, {"run out": "note", "damage": "fault"})
-    assert found["sessions"][1] == "3 are stored"
+    assert found["sessions"][1] == "3 stored"
     assert found["damage"][1].startswith("1 sessions cannot be read: `beforehand verify --all` names them; the first: ")
 
 
@@ -262,5 +262,5 @@ def test_the_command_prints_a_line_for_each_and_never_the_password(beforehand: C
     done = beforehand("doctor", persistence__kind="postgres", persistence__dsn="postgresql://me:canary@127.0.0.1:1/db")
     assert (done.code, done.err) == (3, "")
     assert done.out.splitlines()[-1].startswith("fault  server       ")
-    assert "start it, or mend persistence.dsn" in done.out
+    assert "is persistence.dsn right" in done.out
     assert "canary" not in done.out

@@ -23,6 +23,10 @@ def test_the_chain_of_causes_is_followed_to_its_end():
     assert describe(error) == "ValueError: a, caused by Mute: (its message cannot be shown), caused by OSError: c"
 
 
+def test_a_cause_that_says_the_same_is_said_once():
+    assert describe(caused(OSError("a"), caused(OSError("a"), OSError("b")))) == "OSError: a, caused by OSError: b"
+
+
 def test_what_was_being_handled_is_no_cause():
     error = ValueError("later")
     error.__context__ = KeyError("earlier")
