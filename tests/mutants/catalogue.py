@@ -12,13 +12,18 @@ WORLDS = "worlds"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`old`, which stands once in `file`, becomes `new`."""
+    """`old`, which stands once in `file`, becomes `new`; so does each of `more`, where two things guard one."""
 
     name: str
     file: str
     old: str
     new: str
     layer: str = WORLDS
+    more: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def changes(self) -> tuple[tuple[str, str, str], ...]:
+        return ((self.file, self.old, self.new), *self.more)
 
 
 MUTANTS = [
@@ -175,7 +180,7 @@ MUTANTS = [
         "app/session/refusals.py",
         "if stored is not None and (found := _regression(session, head, stored)):",
         "if False:",
-        "tests/conformance/test_lost_session.py",
+        "tests/conformance/test_ownership.py",
     ),
     # -- what the store decides
     Mutant(
@@ -249,13 +254,21 @@ MUTANTS = [
         "policy/checkpoint.py",
         "if execution.signal.is_cancelled:\n            return ABORTED_BEFORE_DISPATCH\n        return",
         "return",
-        "tests/conformance/test_cancellation.py",
+        layer="tests/conformance/test_stopped_anywhere.py",
+        more=(
+            (
+                "app/tools/service.py",
+                "if _is_cancelled(execution):\n        return outcomes.ABORTED_BEFORE_DISPATCH\n    if exe",
+                "if exe",
+            ),
+        ),
     ),
     Mutant(
         "calls that were not started have no result",
         "app/agent/tool_calls.py",
         "await self._skip_rest()",
         "pass",
+        "tests/conformance/test_cancelled_calls.py",
     ),
     Mutant(
         "the id of a call may come again",

@@ -38,15 +38,19 @@ def mutated(mutant: Mutant, directory: Path) -> None:
             shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, directory / name)
-    (directory / mutant.file).write_text(changed(mutant))
+    for file, text in changed(mutant).items():
+        (directory / file).write_text(text)
 
 
-def changed(mutant: Mutant) -> str:
-    """The file as the mutant has it. Raises Gone."""
-    text = (ROOT / mutant.file).read_text()
-    if text.count(mutant.old) != 1:
-        raise Gone(f"{mutant.name}: {mutant.old!r} stands {text.count(mutant.old)} times in {mutant.file}")
-    return text.replace(mutant.old, mutant.new)
+def changed(mutant: Mutant) -> dict[str, str]:
+    """The files as the mutant has them. Raises Gone."""
+    texts: dict[str, str] = {}
+    for file, old, new in mutant.changes:
+        text = texts.get(file) or (ROOT / file).read_text()
+        if text.count(old) != 1:
+            raise Gone(f"{mutant.name}: {old!r} stands {text.count(old)} times in {file}")
+        texts[file] = text.replace(old, new)
+    return texts
 
 
 def tried(mutant: Mutant, directory: Path) -> Verdict:
