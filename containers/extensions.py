@@ -47,7 +47,8 @@ class Kind(Generic[C]):
             point = installed[name]
             return self._load(name, point.load, f"entry point {name!r} of {self.group} = {point.value!r}")
         known = sorted({*shipped, *extra, *installed})
-        raise ConfigurationError(f"{no_such(self.word, name, known)}; known names: {', '.join(known)}")
+        told = f"{self.setting}.kind: {no_such(self.word, name, known)}"
+        raise ConfigurationError(f"{told}; known names: {', '.join(known)}")
 
     def installed(self) -> dict[str, EntryPoint]:
         """What installed packages offer, by name; none of it is imported."""

@@ -75,12 +75,12 @@ def test_every_shipped_policy_is_built_by_its_name(kind: str, made: type) -> Non
 def test_an_unknown_backend_or_policy_is_refused_with_the_allowed_names() -> None:
     """ORD-07."""
     assert problem(persistence={"kind": "sqlit"}) == (
-        "no backend is named 'sqlit' (did you mean 'sqlite'?); known names: jsonl, memory, postgres, sqlite"
+        "persistence.kind: no backend is named 'sqlit' (did you mean 'sqlite'?); known names: jsonl, memory, postgres, sqlite"
     )
     assert problem(policy={"kind": "never", "extra": {"mine": f"{HERE}:Mine"}}) == (
-        "no checkpoint policy is named 'never'; known names: every_event, mine, semantic, turn_end"
+        "policy.kind: no checkpoint policy is named 'never'; known names: every_event, mine, semantic, turn_end"
     )
-    told = "no backend is named 'extra'; known names: jsonl, memory, postgres, sqlite"
+    told = "persistence.kind: no backend is named 'extra'; known names: jsonl, memory, postgres, sqlite"
     assert problem(persistence={"kind": "extra"}) == told
 
 
@@ -182,7 +182,7 @@ def test_the_faults_of_different_parts_are_told_together() -> None:
         persistence={"kind": "memry"}, tools={"enabled": ["x"]}, model={"adapter": "y"}, guards={"order": ["z"]}
     )
     assert [line.partition(":")[0] for line in told.split("\n")] == [
-        "no backend is named 'memry' (did you mean 'memory'?); known names",
+        "persistence.kind",
         "tools.enabled (argument)",
         "guards.order (argument)",
         "model.adapter (argument)",
