@@ -46,8 +46,10 @@ class Database:
             self._patiently(connection, "BEGIN IMMEDIATE" if self._mode == "rw" else "BEGIN")
             result = job(connection)
             connection.execute("COMMIT")
-        except BaseException:  # whatever it was, the transaction ends here
+        except BaseException as error:  # whatever it was, the transaction ends here
             self._roll_back(connection)
+            if errors.primary(error) == sqlite3.SQLITE_READONLY:
+                self.close()  # a -wal file that cannot be opened for writing is opened for reading, and stays so
             raise
         return result
 

@@ -27,7 +27,7 @@ _DAMAGED = {
 }
 
 
-def primary(error: Exception) -> int | None:
+def primary(error: BaseException) -> int | None:
     """SQLite's primary result code of an error; None if it did not come from SQLite."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
