@@ -1,6 +1,6 @@
 # Each target is a thin line over dev.py, which makes .venv when it has to.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance soak bench explain lock fmt services
+.PHONY: help demo test check conformance crash soak bench explain lock fmt services
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 18
@@ -16,6 +16,9 @@ check: ## format, lint, types, walls, unit and architecture tests: fast, no serv
 
 conformance: ## which scenarios tests cite, area by area, and which not yet
 	@python3 dev.py conformance
+
+crash: ## everything that breaks something: worlds, kills, disks, servers, mutants
+	@python3 dev.py crash
 
 soak: ## the state-machine and property tests, fifty times as many examples: hours
 	@python3 dev.py soak

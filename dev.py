@@ -39,6 +39,7 @@ TASKS = {
     "test": "every test; more arguments go to pytest",
     "check": "format, lint, types, walls, unit and architecture tests: fast, no services",
     "conformance": "which scenarios tests cite, area by area, and which not yet",
+    "crash": "everything that breaks something: worlds, kills, disks, servers, mutants; a quarter of an hour",
     "soak": "the state-machine and property tests, fifty times as many examples: hours",
     "bench": "the benchmarks, or those named; options go to each of them",
     "explain": "what is inside and outside each checkpoint, in this environment",
@@ -101,6 +102,10 @@ def commands(task: str, rest: list[str]) -> list[list[str]]:
         return [["python", "-m", "examples.demo", *rest]]
     if task == "conformance":
         return [["python", "-m", "tests.conformance.report", *rest]]
+    if task == "crash":
+        breaking = ["tests/crash", "tests/integration/postgres", "tests/conformance/test_stopped_anywhere.py"]
+        worlds = ["--seeds", "0:5000", "--kills", "10"]
+        return [["python", "-m", "tests.simulation", *worlds], ["pytest", *breaking], ["python", "-m", "tests.mutants"]]
     if task == "soak":
         return [["pytest", "--hypothesis-profile=thorough", "--timeout=0", *(rest or SOAK)]]
     if task == "bench":
