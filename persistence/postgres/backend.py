@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from app.session.batch import Batch, Header
-from app.session.errors import PersistenceError, PersistenceUnavailable, SessionNotFound
+from app.session.errors import NoStore, PersistenceError, PersistenceUnavailable, SessionNotFound, StoreUnusable
+from app.session.health import Finding
 from app.session.identifiers import check_id
 from app.session.ownership import Epoch, Owner
 from app.session.persistence import Repair, SessionRow, StoredLog
@@ -17,6 +18,7 @@ from persistence.postgres.checking import Standby, levels
 from persistence.postgres.connecting import Connection
 from persistence.postgres.database import Database, Limits
 from persistence.postgres.dsn import Dsn, Tls
+from persistence.postgres.migrate import migrations
 from persistence.postgres.pool import SNAPSHOT, transaction
 from persistence.postgres.queries import Queries
 from persistence.postgres.writing import Writer, Writing
@@ -26,11 +28,11 @@ class PostgresPersistence:
     """Every session in one schema of the database that `dsn` leads to.
 
     Checkpoints go through `writers` connections of their own, so that nobody who reads holds them up; everything else
-    shares `pool_size`. `pool_timeout_ms` bounds the wait for a connection, to a server that starts anew too;
-    `statement_timeout_ms` each statement; `connect_timeout_ms` each try of a host. Behind a transaction pooler,
-    `statement_cache_size` is 0. `standby` asks that the server has a synchronous standby: "on" that it keeps what is
-    acknowledged, "remote_apply" that it shows it. `tls` overrules the DSN's sslmode; without either, only this
-    machine is talked to in the clear.
+    shares `pool_size`. `pool_timeout_ms` bounds the wait for a connection, to a server that starts anew too, and for
+    a session's row that another transaction holds; `statement_timeout_ms` each statement; `connect_timeout_ms` each
+    try of a host. Behind a transaction pooler, `statement_cache_size` is 0. `standby` asks that the server has a
+    synchronous standby: "on" that it keeps what is acknowledged, "remote_apply" that it shows it. `tls` overrules the
+    DSN's sslmode; without either, only this machine is talked to in the clear.
     """
 
     kind = "postgres"
@@ -80,6 +82,19 @@ class PostgresPersistence:
     async def missing_migrations(self) -> list[str]:
         """The names of the migrations that are not applied yet. Raises StoreUnusable. Needs not be open."""
         return await self._database.missing_migrations()
+
+    async def missing(self) -> StoreUnusable | None:
+        """See app.session.health: what opening would migrate."""
+        if not self._migrates or not (names := await self.missing_migrations()):
+            return None
+        where, advice = f"{self._database.dsn} {self._database.schema}", "`beforehand run` or `beforehand migrate`"
+        if len(names) == len(migrations()):
+            return NoStore(where, f"{advice} makes one")
+        return StoreUnusable(where, f"it lacks {', '.join(names)}; {advice} applies it")
+
+    def examine(self) -> AsyncIterator[Finding]:
+        """See app.session.health."""
+        return self._database.examine(migrates=self._migrates)
 
     async def check_free(self, session_id: str) -> None:
         """See the contract."""

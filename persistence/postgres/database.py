@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from app.session.errors import PersistenceUnavailable, StoreUnusable
-from persistence.postgres import checking, errors, migrate
+from app.session.health import Finding
+from persistence.postgres import checking, errors, health, migrate
 from persistence.postgres.connecting import Connection, Connector, Link
 from persistence.postgres.dsn import Dsn, Tls
 from persistence.postgres.group import GroupCommit
+from persistence.postgres.locked import until_unlocked
 from persistence.postgres.pool import Pool
 from persistence.postgres.writing import Writer
 
@@ -47,9 +49,10 @@ class Database:
     ) -> None:
         self.dsn = dsn
         self.schema = schema
-        self._tls: Tls | None = tls
         self._standby: checking.Standby | None = standby
         self._limits = limits
+        timeouts_s = limits.connect_timeout_ms / 1000, limits.statement_timeout_ms / 1000
+        self._connector = Connector(dsn, tls, *timeouts_s, limits.statement_cache_size, self._check_server)
         self._open: _Open | None = None
         self._changing = asyncio.Lock()
 
@@ -63,12 +66,11 @@ class Database:
             if self._open is None:
                 if migrates:
                     await self.migrate()
-                connector = self._connector()
-                await self._directly(connector, lambda link: self._check(connector, link))
+                await self._directly(self._check)
                 limits, wait_s = self._limits, self._limits.pool_timeout_ms / 1000
-                writers = Pool(connector, limits.writers, wait_s)
+                writers = Pool(self._connector, limits.writers, wait_s)
                 group = GroupCommit(writers, writer, limits.writers, limits.group_max_bytes, wait_s)
-                self._open = _Open(writers, Pool(connector, limits.pool_size, wait_s), group)
+                self._open = _Open(writers, Pool(self._connector, limits.pool_size, wait_s), group)
 
     async def close(self) -> None:
         """Finish what was asked for, then say goodbye."""
@@ -81,19 +83,25 @@ class Database:
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of what was applied. Raises StoreUnusable."""
-        return await self._directly(self._connector(), lambda link: migrate.migrate(link.connection, self.schema))
+        return await self._directly(lambda link: migrate.migrate(link.connection, self.schema))
 
     async def missing_migrations(self) -> list[str]:
         """The names of what is not applied yet. Raises StoreUnusable."""
-        return await self._directly(self._connector(), lambda link: migrate.check(link.connection, self.schema))
+        return await self._directly(lambda link: migrate.check(link.connection, self.schema))
+
+    def examine(self, *, migrates: bool) -> AsyncIterator[Finding]:
+        """What there is to tell an operator."""
+        return health.examine(self._connector, self.schema, self._standby, migrates=migrates)
 
     def group(self, session_id: str) -> GroupCommit:
         """Where appends go. Raises PersistenceUnavailable when it is not open."""
         return self._opened(session_id).group
 
     async def write(self, session_id: str, job: Job[T]) -> T:
-        """What `job` returns, done on a connection that nobody reads by."""
-        return await self._run(self._opened(session_id).writers, session_id, job)
+        """What `job` returns, done on a connection that nobody reads by; again as long as it raises Locked."""
+        writers = self._opened(session_id).writers
+        patience_s = self._limits.pool_timeout_ms / 1000
+        return await until_unlocked(lambda: self._run(writers, session_id, job), session_id, patience_s)
 
     async def read(self, session_id: str, job: Job[T]) -> T:
         """What `job` returns."""
@@ -117,15 +125,10 @@ class Database:
         except errors.FOREIGN as error:
             raise errors.meaning(error, session_id) from None
 
-    def _connector(self) -> Connector:
-        limits = self._limits
-        timeouts_s = limits.connect_timeout_ms / 1000, limits.statement_timeout_ms / 1000
-        return Connector(self.dsn, self._tls, *timeouts_s, limits.statement_cache_size)
-
-    async def _directly(self, connector: Connector, job: Callable[[Link], Awaitable[T]]) -> T:
+    async def _directly(self, job: Callable[[Link], Awaitable[T]]) -> T:
         """What `job` returns, on a connection of its own that works whatever stands in between."""
         try:
-            link = await connector.connect(cached=False)
+            link = await self._connector.connect(cached=False)
             try:
                 return await job(link)
             finally:
@@ -135,9 +138,12 @@ class Database:
         except errors.FOREIGN as error:
             raise StoreUnusable(str(self.dsn), errors.reason(error)) from None
 
-    async def _check(self, connector: Connector, link: Link) -> None:
+    async def _check(self, link: Link) -> None:
         where = str(self.dsn)
-        connector.is_pooled = link.is_pooled
+        self._connector.is_pooled = link.is_pooled
         checking.check_cache(link, where, self._limits.statement_cache_size)
-        await checking.check_server(link.connection, where, self._standby)
+        await self._check_server(link)
         await checking.check_schema(link.connection, where, self.schema)
+
+    async def _check_server(self, link: Link) -> None:
+        await checking.check_server(link.connection, str(self.dsn), self._standby)

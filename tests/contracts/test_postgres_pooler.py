@@ -18,7 +18,7 @@ __all__ = ["pgbouncer"]
 
 
 class TestPostgresThroughAPooler(PostgresContract):
-    """The contract alone: not every row that names Postgres runs through a pooler yet."""
+    """PGB-01 for the contract; the other rows that name Postgres run in tests/integration/postgres, both ways."""
 
     @pytest.fixture(autouse=True)
     def pooled(self, pgbouncer: Server, postgres_dsn: str) -> None:

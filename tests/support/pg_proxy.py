@@ -21,7 +21,7 @@ from persistence.postgres.dsn import Dsn
 
 Fault: TypeAlias = Literal["lose", "cut", "silent"]
 
-_BIND, _EXECUTE, _QUERY, _READY = b"B", b"E", b"Q", b"Z"
+_BIND, _EXECUTE, _SYNC, _QUERY, _READY = b"B", b"E", b"S", b"Q", b"Z"
 _APPEND = "remote_apply"  # only an append says under which synchronous_commit it may be done
 
 
@@ -32,13 +32,18 @@ class _Planned:
 
 
 class PgProxy:
-    """Listens on this machine; `dsn` leads through it. `fired` counts the faults that happened."""
+    """Listens on this machine; `dsn` leads through it. `fired` counts the faults that happened.
+
+    `statements` and `round_trips` count what clients asked for, and how often they waited for an answer.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._target = Dsn.parse(dsn)
         self._planned: deque[_Planned] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self.fired = 0
+        self.statements = 0
+        self.round_trips = 0
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -60,6 +65,12 @@ class PgProxy:
     def next(self, fault: Fault, times: int = 1, *, text: str = _APPEND) -> None:
         """Plan faults for the next statements that hold this text, in their own or in an argument's."""
         self._planned.extend(_Planned(fault, text.encode()) for _ in range(times))
+
+    def lead_to(self, dsn: str) -> None:
+        """From now on to another server, as an address does that moves; connections that there are break."""
+        self._target = Dsn.parse(dsn)
+        for task in self._tasks:
+            task.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -114,7 +125,9 @@ class _Pair:
                 kind, message = await _message(reader)
                 if kind == _BIND:
                     bound = message
-                elif kind in (_EXECUTE, _QUERY):
+                self._proxy.statements += kind in (_EXECUTE, _QUERY)
+                self._proxy.round_trips += kind in (_SYNC, _QUERY)
+                if kind in (_EXECUTE, _QUERY):
                     self._fault = self._fault or self._proxy.due(bound if kind == _EXECUTE else message)
                 if self._fault == "cut":
                     return

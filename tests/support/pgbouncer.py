@@ -37,17 +37,40 @@ server_idle_timeout = 5
 """
 
 
+DIRECTLY = pytest.mark.parametrize("way", ["direct"], indirect=True)
+"""For a test from which a pooler would take the meaning; why stands beside it."""
+
+
+class Pooled(str):
+    """The DSN of a database through a pooler; `direct` leads past it, for those who look or disturb."""
+
+    direct: str
+
+    @classmethod
+    def make(cls, pooler: Server, direct: str) -> Pooled:
+        pooled = cls(pooler.to(Dsn.parse(direct).database or ""))
+        pooled.direct = direct
+        return pooled
+
+
 def _program() -> str | None:
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
 @pytest.fixture(scope="session")
 def pgbouncer(postgres_server: Server) -> Iterator[Server]:
-    """The same server through a pooler in transaction mode. Where there is none, its tests say they did not run."""
+    """The tests' server through a pooler. Where there is none, its tests say they did not run."""
+    with pooling(postgres_server.dsn) as pooler:
+        yield pooler
+
+
+@contextlib.contextmanager
+def pooling(server: str) -> Iterator[Server]:
+    """The server that this DSN leads to, through a pooler in transaction mode of its own."""
     program = _program()
     if program is None:
         pytest.skip("not run: there is no pgbouncer on this machine")
-    dsn = Dsn.parse(postgres_server.dsn)
+    dsn = Dsn.parse(server)
     place = {"host": dsn.hosts[0].name, "port": dsn.hosts[0].port, "user": dsn.user}
     place["password"] = f" password={dsn.password}" if dsn.password else ""
     user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
@@ -57,7 +80,8 @@ def pgbouncer(postgres_server: Server) -> Iterator[Server]:
         if user:
             for path in (folder, *folder.iterdir()):
                 os.chown(path, pwd.getpwnam(user).pw_uid, -1)
-        pooler = subprocess.Popen([program, "-q", str(folder / "settings.ini")], user=user, cwd="/")
+        with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends however we end
+        pooler = subprocess.Popen([*with_us, program, "-q", str(folder / "settings.ini")], user=user, cwd="/")
         try:
             deadline = time.monotonic() + 20
             while not (folder / ".s.PGSQL.6432").exists():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from app.session.batch import Header
 from app.session.errors import (
     CorruptLog,
@@ -104,14 +106,71 @@ async def test_a_locked_row_holds_up_its_own_session_alone(postgres_dsn: str) ->
     await other.execute("begin")
     await other.execute(LOCK, "s3")
     writing = [asyncio.create_task(writer.write(1)) for writer in writers]
-    done, waiting = await asyncio.wait(writing, timeout=3)
-    assert (len(done), [writing.index(task) for task in waiting]) == (5, [3])
+    await asyncio.gather(*writing[:3], *writing[4:])
+    assert not writing[3].done()
     await asyncio.gather(*(writer.write(1) for writer in writers if writer.id != "s3"))
     await other.execute("commit")
     await asyncio.gather(*writing)
     for writer in writers:
         await writer.check()
     await other.close()
+    await store.close()
+
+
+async def test_as_many_locked_rows_as_there_are_writers_hold_up_nobody_else(postgres_dsn: str) -> None:
+    """CRD-33: neither who appends nor who renews or releases keeps a writer while another client has the row."""
+    store = await opened(postgres_dsn, writers=2, pool_timeout_ms=3000)
+    writers = [Writer.new(store, f"s{n}") for n in range(5)]
+    for writer in writers:
+        await writer.write(1)
+    late, soon, renewing, releasing, free = writers
+    others = [await connect(postgres_dsn) for _ in range(4)]
+    for other, writer in zip(others, writers, strict=False):
+        await other.execute("begin")
+        await other.execute(LOCK, writer.id)
+    batch = late.batch(2)
+    waiting = [
+        asyncio.ensure_future(work)
+        for work in (
+            late.send(batch),
+            soon.write(2),
+            store.renew(renewing.id, renewing.epoch),
+            store.release(releasing.id, releasing.epoch),
+        )
+    ]
+    for _ in range(5):
+        await free.write(1)
+    assert not any(task.done() for task in waiting)
+    for other in others[1:]:
+        await other.execute("commit")
+    await asyncio.gather(*waiting[1:])
+    with pytest.raises(PersistenceUnavailable) as raised:
+        await waiting[0]
+    assert raised.value.reason == "another transaction holds the session's row"
+    await others[0].execute("commit")
+    await late.send(batch)
+    for writer in (late, soon, renewing, free):
+        await writer.check()
+    for other in others:
+        await other.close()
+    await store.close()
+
+
+async def test_a_store_that_is_closed_answers_what_waits_for_a_lock_first(postgres_dsn: str) -> None:
+    store = await opened(postgres_dsn)
+    writer = Writer.new(store, "s")
+    await writer.write(1)
+    other = await connect(postgres_dsn)
+    await other.execute("begin")
+    await other.execute(LOCK, "s")
+    writing = asyncio.create_task(writer.write(1))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(store.close())
+    await other.execute("commit")
+    await asyncio.gather(writing, closing)
+    await other.close()
+    await store.open()
+    await writer.check()
     await store.close()
 
 
@@ -127,10 +186,12 @@ async def test_a_fenced_a_deleted_and_a_locked_session_hold_up_nobody(postgres_d
     await other.execute("begin")
     await other.execute(LOCK, "s11")
     writing = [asyncio.create_task(writer.write(2)) for writer in writers]
-    done, waiting = await asyncio.wait(writing, timeout=3)
-    assert [writing.index(task) for task in waiting] == [11]
-    failed = {writing.index(task): type(task.exception()) for task in done if task.exception() is not None}
-    assert failed == {3: SessionFenced, 7: SessionDeleted}
+    answers = await asyncio.gather(*writing[:11], *writing[12:], return_exceptions=True)
+    assert not writing[11].done()
+    assert {n: type(answer) for n, answer in enumerate(answers) if isinstance(answer, BaseException)} == {
+        3: SessionFenced,
+        7: SessionDeleted,
+    }
     stored = "select count(*), count(distinct xmin::text) from beforehand.sessions where next_seq = 3"
     (found,) = await run_sql(postgres_dsn, stored)
     assert tuple(found) == (29, 1)

@@ -29,7 +29,7 @@ from persistence.contract import Writer
 from persistence.postgres import PostgresPersistence
 
 async def main(dsn, name):
-    store = PostgresPersistence(dsn, migrate_on_start=True)
+    store = PostgresPersistence(dsn, migrate_on_start=True, statement_cache_size=0)
     print("ready", flush=True)
     sys.stdin.readline()
     await store.open()
