@@ -14,8 +14,8 @@ from tests.crash.child import ENDED, Part, main
 from tests.support.stores import Place
 
 # A server that has everything imported, and neither threads nor an event loop, forks them.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["pytest", "tests.crash.child"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["pytest", "tests.crash.child", "tests.crash.working"])
 
 
 class Process:
@@ -23,8 +23,8 @@ class Process:
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._child, theirs = _FORKS.Pipe()
-        self._process = _FORKS.Process(target=main, args=(theirs, part))
+        self._child, theirs = FORKS.Pipe()
+        self._process = FORKS.Process(target=main, args=(theirs, part))
         self._process.start()
         theirs.close()
 

@@ -99,7 +99,7 @@ class Server:
         """Called when a client hears that events are stored."""
         known = self.acknowledged.setdefault(session_id, {})
         for event in events:
-            if known.setdefault(event.seq, event.text) != event.text:
+            if known.setdefault(event.seq, event.line) != event.line:
                 self.violations.append(f"two events of seq {event.seq} were acknowledged")
 
 

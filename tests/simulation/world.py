@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from app.session.persistence import StoredLog
 from app.session.record import SessionEvent
-from tests.simulation.checking import violations
+from tests.simulation.checking import Known, violations
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Process, SimulatedLoop, run
 from tests.simulation.service import Promises, Service
@@ -57,12 +57,15 @@ async def _play(loop: SimulatedLoop, seed: int, kill_at: int | None) -> Outcome:
     await asyncio.sleep(5)  # what was sent late arrives before there is peace
     await healer.spawn(service("healer").finish())
     log = await _stored(server)
+    acknowledged = server.acknowledged.get("s", {})
+    refused = [digest for _, digest in server.rejected]
+    known = Known(acknowledged, refused, promises.acknowledged, ledger.entered, ledger.ended)
     steps = first.steps if kill_at is not None else loop.steps
     return Outcome(
         seed,
         kill_at,
-        violations(server, ledger, promises, log),
-        len(server.acknowledged.get("s", {})),
+        [*server.violations, *violations(known, log)],
+        len(acknowledged),
         ledger.requests,
         ledger.entered.total(),
         steps,

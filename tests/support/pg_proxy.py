@@ -5,6 +5,7 @@ async with PgProxy(dsn) as proxy:
     proxy.next("lose")    # the next statement is done by the server, its answer never arrives, the connection is cut
     proxy.next("cut")     # the connection is cut before the server sees that it is to do anything
     proxy.next("silent")  # it is done, but not told to commit; from there on not a byte goes either way
+    seen = proxy.watch(Break("server", 2, "reset", "before"))  # the second message from now on that the server sends
 
 A statement is an append unless it is named by a text that it holds, like "commit".
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections import deque
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
@@ -20,9 +23,32 @@ from typing import Literal, Self, TypeAlias
 from persistence.postgres.dsn import Dsn
 
 Fault: TypeAlias = Literal["lose", "cut", "silent"]
+Side: TypeAlias = Literal["client", "server"]
+How: TypeAlias = Literal["reset", "close", "black hole", "half-close", "torn"]
+When: TypeAlias = Literal["before", "after"]
 
 _BIND, _EXECUTE, _SYNC, _QUERY, _READY = b"B", b"E", b"S", b"Q", b"Z"
 _APPEND = "remote_apply"  # only an append says under which synchronous_commit it may be done
+
+
+@dataclass(frozen=True)
+class Break:
+    """What happens to the connection at the n-th message of a side's, from 1 on, before or after that goes on its way.
+
+    A half-close ends that side's direction alone. Of a torn message one byte is sent, or all but one.
+    """
+
+    side: Side
+    n: int
+    how: How
+    when: When
+    stays: bool = False  # new connections are refused, until `watch` is called again
+
+    def part(self, message: bytes) -> bytes:
+        """What of the message still goes on its way."""
+        if self.how == "torn":
+            return message[:1] if self.when == "before" else message[:-1]
+        return b"" if self.when == "before" else message
 
 
 @dataclass
@@ -41,6 +67,9 @@ class PgProxy:
         self._target = Dsn.parse(dsn)
         self._planned: deque[_Planned] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._break: Break | None = None
+        self._seen: dict[Side, str] = {"client": "", "server": ""}
+        self._refuses = False
         self.fired = 0
         self.statements = 0
         self.round_trips = 0
@@ -66,6 +95,12 @@ class PgProxy:
         """Plan faults for the next statements that hold this text, in their own or in an argument's."""
         self._planned.extend(_Planned(fault, text.encode()) for _ in range(times))
 
+    def watch(self, planned: Break | None = None) -> dict[Side, str]:
+        """Have that happen. What is returned fills with the types of the messages that each side sends from now on."""
+        self._break, self._refuses = planned, False
+        self._seen = {"client": "", "server": ""}
+        return self._seen
+
     def lead_to(self, dsn: str) -> None:
         """From now on to another server, as an address does that moves; connections that there are break."""
         self._target = Dsn.parse(dsn)
@@ -75,6 +110,9 @@ class PgProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._refuses:
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         try:
             await _Pair(self, reader, writer).run(self._target)
@@ -90,6 +128,16 @@ class PgProxy:
         self.fired += 1
         return self._planned.popleft().fault
 
+    def broken(self, side: Side, kind: bytes) -> Break | None:
+        """What happens to a message of that side's."""
+        self._seen[side] += kind.decode()
+        planned = self._break
+        if planned is None or (planned.side, planned.n) != (side, len(self._seen[side])):
+            return None
+        self._break, self._refuses = None, planned.stays
+        self.fired += 1
+        return planned
+
 
 class _Pair:
     """One client, and its connection to the server."""
@@ -98,6 +146,7 @@ class _Pair:
         self._proxy = proxy
         self._client = reader, writer
         self._fault: Fault | None = None
+        self._is_black = False
 
     async def run(self, target: Dsn) -> None:
         host = target.hosts[0]
@@ -108,6 +157,8 @@ class _Pair:
         pumps = [asyncio.create_task(self._from_client()), asyncio.create_task(self._from_server())]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            if self._is_black:  # then neither end learns that the other is gone
+                await asyncio.Event().wait()
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -131,8 +182,7 @@ class _Pair:
                     self._fault = self._fault or self._proxy.due(bound if kind == _EXECUTE else message)
                 if self._fault == "cut":
                     return
-                writer.write(message)
-                await writer.drain()
+                await self._forward("client", kind, message, writer)
                 if self._fault == "silent":
                     await asyncio.Event().wait()
 
@@ -145,8 +195,29 @@ class _Pair:
                     if kind == _READY:
                         return
                 elif self._fault is None:
-                    writer.write(message)
-                    await writer.drain()
+                    await self._forward("server", kind, message, writer)
+
+    async def _forward(self, side: Side, kind: bytes, message: bytes, writer: asyncio.StreamWriter) -> None:
+        """Raises ConnectionAbortedError where the connection is to end with it; never returns from a break."""
+        if self._is_black:
+            return
+        planned = self._proxy.broken(side, kind)
+        writer.write(message if planned is None else planned.part(message))
+        await writer.drain()
+        if planned is None:
+            return
+        match planned.how:
+            case "black hole":
+                self._is_black = True
+                await asyncio.Event().wait()
+            case "half-close":
+                writer.write_eof()
+                await asyncio.Event().wait()
+            case "reset":
+                for _, end in (self._client, self._server):
+                    at_once = struct.pack("ii", 1, 0)
+                    end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        raise ConnectionAbortedError
 
 
 async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:

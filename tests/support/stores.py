@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,7 +37,7 @@ class Kind:
 
 @cache
 def _memory(directory: Path) -> MemoryPersistence:
-    return MemoryPersistence()  # lives as long as the process, whoever asks again
+    return MemoryPersistence()  # lives as long as the test, whoever asks again
 
 
 def _postgres(directory: Path) -> PostgresPersistence:
@@ -101,8 +101,10 @@ def place_of(name: str, directory: str) -> Place:
 
 
 @pytest.fixture
-def new_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], Place]:
-    """Each call makes an empty place for stores of a kind."""
+def new_place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Kind], Place]]:
+    """Each call makes an empty place for stores of a kind; what is in memory goes with the test."""
 
     def make(kind: Kind) -> Place:
         directory = tmp_path_factory.mktemp("place")
@@ -111,7 +113,8 @@ def new_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             apart(_postgres(directory).migrate())
         return Place(kind, directory)
 
-    return make
+    yield make
+    _memory.cache_clear()
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)

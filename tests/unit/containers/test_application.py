@@ -75,7 +75,8 @@ def test_every_shipped_policy_is_built_by_its_name(kind: str, made: type) -> Non
 def test_an_unknown_backend_or_policy_is_refused_with_the_allowed_names() -> None:
     """ORD-07."""
     assert problem(persistence={"kind": "sqlit"}) == (
-        "persistence.kind: no backend is named 'sqlit' (did you mean 'sqlite'?); known names: jsonl, memory, postgres, sqlite"
+        "persistence.kind: no backend is named 'sqlit' (did you mean 'sqlite'?); "
+        "known names: jsonl, memory, postgres, sqlite"
     )
     assert problem(policy={"kind": "never", "extra": {"mine": f"{HERE}:Mine"}}) == (
         "policy.kind: no checkpoint policy is named 'never'; known names: every_event, mine, semantic, turn_end"
