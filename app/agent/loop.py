@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from app.agent.answering import ask
 from app.agent.ending import as_failure, end_turn
@@ -44,12 +45,16 @@ class AgentLoop:
         self._retry = retry
         self._max_parallel_tools = max_parallel_tools
 
-    async def run_turn(self, turn: Turn) -> None:
-        """Take the oldest waking message, and return when its turn has ended. A turn ends exactly once, whatever fails.
+    def run_turn(self, turn: Turn) -> Coroutine[Any, Any, None]:
+        """Begin a turn with the oldest waking message, at once; what is returned runs it to its end.
 
-        Raises LimitExceeded if the log is too long for another turn; then nothing was recorded.
+        A turn ends exactly once, whatever fails. Raises LimitExceeded if the log is too long for another turn; then
+        nothing was recorded.
         """
-        self._open(turn)
+        self._open(turn)  # not a moment later, in which the message could be dropped
+        return self._run(turn)
+
+    async def _run(self, turn: Turn) -> None:
         failure: TurnFailed | None = None
         try:
             await turn.recorded()

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from app.agent.agent import Agent
 from app.agent.outcome import Outcome
 from app.agent.turn import ModelConfig
 from app.llm.scripted import fail, gate, reason, say
@@ -87,6 +88,24 @@ async def test_a_prompt_sent_after_cancelling_in_the_same_moment_runs():
             *("step/start", "request/header", *STEP[1:], "turn/end{completed}"),
         ]
         assert data_of(agent.session, "turn/start") == [{"turn": 1, "input": ["m2"]}]
+
+
+@pytest.mark.parametrize("drop", [Agent.cancel, lambda agent: agent.discard(["m1"])], ids=["cancel", "discard"])
+@pytest.mark.parametrize("rounds", range(8))
+async def test_a_prompt_is_dropped_or_runs_whenever_that_comes(drop, rounds):
+    """CAN-03, CAN-04: some rounds of the event loop after it was sent; the agent lives on, and takes the next one."""
+    house = House(steps=[say("one"), say("two")])
+    async with house.agent() as agent:
+        agent.send("one", id="m1")
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        is_taken = "m1" not in agent.session.state.pending
+        if not is_taken or drop is Agent.cancel:
+            drop(agent)
+        await agent.wait_idle()
+        assert types(agent.session)[1] == ("turn/start" if is_taken else "inbox/discarded")
+        assert (await agent.wait(agent.send("two"))).reason == "completed"
+        assert agent.status == "idle"
 
 
 async def test_a_turn_cancelled_as_it_starts_keeps_its_prompt_in_history():
