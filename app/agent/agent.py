@@ -200,13 +200,12 @@ class Agent:
         since, number = len(self.session), self.session.state.turn.turn + 1
         turn = Turn(self.session, self.config, signal, self._accept_from_body, self._after_append, not self._has_asked)
         self._waiters.begin(number)
-        running = self._running = self._begin(turn)
+        running = self._running = self._event_loop.create_task(self._loop.run_turn(turn))
         try:
-            if running is not None:
-                async with self._sessions.heartbeat(self.session):
-                    await asyncio.wait((running,))
-                if running.cancelled() or running.exception() is not None:
-                    self._give_up(None if running.cancelled() else running.exception())
+            async with self._sessions.heartbeat(self.session):
+                await asyncio.wait((running,))
+            if running.cancelled() or running.exception() is not None:
+                self._give_up(running)
             await self._flush_final(number)
         except asyncio.CancelledError:
             await self._shut_down(running, signal, number)
@@ -215,14 +214,6 @@ class Agent:
             self._signal = self._running = None
             self._has_asked = not turn.is_first_request
             self._waiters.settle(since)
-
-    def _begin(self, turn: Turn) -> asyncio.Task[None] | None:
-        """The task that runs the turn, which is begun when this returns; None if it could not be begun."""
-        try:
-            return self._event_loop.create_task(self._loop.run_turn(turn))
-        except Exception as error:  # a limit, or a bug
-            self._give_up(error)
-            return None
 
     async def _flush_final(self, number: int) -> None:
         if self.session.is_lost:
@@ -234,17 +225,17 @@ class Agent:
                 code = error.code if isinstance(error, PersistenceError) else "INTERNAL"
                 self.session.notify(ev.AgentError(code, str(error), number))
 
-    async def _shut_down(self, running: asyncio.Task[None] | None, signal: CancelSignal, number: int) -> None:
+    async def _shut_down(self, running: asyncio.Task[None], signal: CancelSignal, number: int) -> None:
         """This task was cancelled: close the turn and flush it, as far as the shutdown time allows."""
         self._is_closing = True
         signal.cancel("shutdown")
-        if running is not None:
-            done, _ = await asyncio.wait((running,), timeout=self._shutdown_timeout_s)
-            if done and not running.cancelled():
-                await self._flush_final(number)
+        done, _ = await asyncio.wait((running,), timeout=self._shutdown_timeout_s)
+        if done and not running.cancelled():
+            await self._flush_final(number)
 
-    def _give_up(self, error: BaseException | None) -> None:
-        """The turn was not begun, or its task ended without ending it."""
+    def _give_up(self, running: asyncio.Task[None]) -> None:
+        """The turn's task ended without ending the turn."""
+        error = None if running.cancelled() else running.exception()
         if isinstance(error, LimitExceeded):  # the log takes no more turns: say so, and do not try for ever
             self._inbox.discard_waking("limit")
             self.session.notify(ev.AgentError(error.code, str(error)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from app.agent.answering import ask
 from app.agent.ending import as_failure, end_turn
@@ -45,16 +44,15 @@ class AgentLoop:
         self._retry = retry
         self._max_parallel_tools = max_parallel_tools
 
-    def run_turn(self, turn: Turn) -> Coroutine[Any, Any, None]:
-        """Begin a turn with the oldest waking message, at once; what is returned runs it to its end.
+    async def run_turn(self, turn: Turn) -> None:
+        """Take the oldest waking message, and return when its turn has ended. A turn ends exactly once, whatever fails.
 
-        A turn ends exactly once, whatever fails. Raises LimitExceeded if the log is too long for another turn; then
-        nothing was recorded.
+        Nothing is recorded if it has to stop before that, or if the message was dropped meanwhile. Raises LimitExceeded
+        if the log is too long for another turn; then nothing was recorded either.
         """
-        self._open(turn)  # not a moment later, in which the message could be dropped
-        return self._run(turn)
-
-    async def _run(self, turn: Turn) -> None:
+        if turn.must_stop or not turn.session.state.pending_of("next_turn", "next_step"):
+            return
+        self._open(turn)
         failure: TurnFailed | None = None
         try:
             await turn.recorded()

@@ -108,6 +108,19 @@ async def test_a_prompt_is_dropped_or_runs_whenever_that_comes(drop, rounds):
         assert agent.status == "idle"
 
 
+@pytest.mark.parametrize("rounds", range(8))
+async def test_a_prompt_that_is_kept_is_not_touched_before_its_turn_has_begun(rounds):
+    """CAN-03: there is no turn yet that could be cancelled."""
+    house = House(steps=[say("one")])
+    async with house.agent() as agent:
+        agent.send("one", id="m1")
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        is_taken = "m1" not in agent.session.state.pending
+        agent.cancel(keep_inbox=True)
+        assert is_taken or (await agent.wait("m1")).reason == "completed"
+
+
 async def test_a_turn_cancelled_as_it_starts_keeps_its_prompt_in_history():
     """CAN-05: an observer of `turn/start` cancels; no step is made, and the model sees the prompt in the next turn."""
     house = House(steps=[say("two")])
