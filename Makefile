@@ -17,10 +17,10 @@ check: ## format, lint, types, walls, unit and architecture tests: fast, no serv
 conformance: ## which scenarios tests cite, area by area, and which not yet
 	@python3 dev.py conformance
 
-crash: ## everything that breaks something: worlds, kills, disks, servers, mutants
+crash: ## break everything on purpose, and count
 	@python3 dev.py crash
 
-soak: ## the state-machine and property tests, fifty times as many examples: hours
+soak: ## the same for hours; ended, it goes on where it was
 	@python3 dev.py soak
 
 bench: ## the benchmarks

@@ -28,6 +28,7 @@ from app.session.recovery import Completed, NotStarted, close_interrupted_turn
 from app.session.session import Session
 from policy.checkpoint import EveryEventCheckpointPolicy, SemanticCheckpointPolicy
 from tests.support.account import Account
+from tests.support.counting import count
 from tests.support.faults import DOWN, FailAfter, FailBefore
 from tests.support.lives import Life, World
 from tests.support.virtual_time import VirtualTimeLoop
@@ -113,6 +114,7 @@ class Lives(RuleBasedStateMachine):
         self.loop.run_until_complete(self.life.end())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+        count("lives of an agent, drawn by hypothesis", runs=1)
 
     # ---------------------------------------------------------------------------------------- what callers do
 

@@ -21,6 +21,7 @@ from app.tools.schema import tool
 from app.tools.types import Allow, ToolExecution
 from persistence.memory import MemoryPersistence
 from policy.checkpoint import EveryEventCheckpointPolicy, SemanticCheckpointPolicy
+from tests.support.counting import count
 from tests.support.faults import FaultyPersistence
 from tests.support.house import House
 from tests.support.lives import Disk
@@ -234,4 +235,5 @@ def test_a_turn_stopped_anywhere_starts_nothing_more_and_loses_nothing(way: Way,
             if not runner.run(stopped_at(callbacks, way, policy)):
                 break
         callbacks += 1
+    count("turns stopped between two callbacks of their loop", runs=callbacks)
     assert callbacks > 100

@@ -19,11 +19,10 @@ from tests.crash.killing import FORKS
 from tests.crash.ledger import Note
 from tests.crash.working import LEASE_S, Work, Worker, main
 from tests.simulation.checking import Known, violations
+from tests.support.counting import SEED, amount, count
 from tests.support.stores import KINDS, Kind, Place
 
-ROUNDS = int(os.environ.get("BEFOREHAND_TEST_WORKER_ROUNDS", "25"))
-# What befalls whom, and what each does; when it happens is up to the machine, so the same seed need not fail twice.
-SEED = int(os.environ.get("BEFOREHAND_TEST_WORKER_SEED", "0"))
+ROUNDS = amount("WORKER_ROUNDS", 25)
 WORKERS = 4
 SESSIONS = ("s1", "s2", "s3")
 
@@ -51,7 +50,10 @@ class Hired:
 
 
 class Crowd:
-    """The workers at one place, and what befalls them. Left, they are dead."""
+    """The workers at one place, and what befalls them. Left, they are dead.
+
+    The seed says what befalls whom, and what each does; when is up to the machine, so it need not fail twice.
+    """
 
     def __init__(self, place: Place, seed: int, *, ignore_epochs: bool = False) -> None:
         self.done = Counter[str]()
@@ -203,6 +205,8 @@ async def _work_through(
 async def test_whatever_befalls_the_workers_nothing_happens_that_may_not(durable_place: Place):
     """What was acknowledged is kept, what was refused is nowhere, a body runs once, epochs grow, every turn ends."""
     crowd, said = await _work_through(durable_place, SEED, ROUNDS)
+    name, events = f"workers killed and paused, {durable_place.kind.name}", crowd.done["events"]
+    count(name, runs=ROUNDS, acknowledged=events, violations=len(said), seeds=str(SEED))
     assert said == [], f"seed {SEED}"
     assert crowd.done["deaths of their own"] == 0
     assert crowd.done["events"] > 10 * ROUNDS  # or nothing much happened at all

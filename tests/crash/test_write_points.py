@@ -12,6 +12,7 @@ from tests.crash import ledger
 from tests.crash.child import LEDGER, Part
 from tests.crash.killing import Process
 from tests.crash.recovering import Recovered, recover, recovering_house
+from tests.support import counting
 from tests.support.stores import Kind, Place
 
 SHARES = 4
@@ -29,12 +30,14 @@ async def test_whatever_was_acknowledged_survives_a_kill_at_any_write_point(
     what its bodies did, and with what its adapter was given.
     """
     seen: list[int] = []
+    acknowledged = 0
     for point in count(1 + share, SHARES):
         place = new_place(durable_place.kind)
         with Process(Part("tell", place.words, "long", f"point {point}")) as child:
             if not child.is_held():
                 break
             child.kill()
+        acknowledged += ledger.acknowledged(ledger.read(place.directory / LEDGER))
         try:
             recovered = await recover(place)
         except SessionNotFound:
@@ -43,6 +46,8 @@ async def test_whatever_was_acknowledged_survives_a_kill_at_any_write_point(
         else:
             check_steps(recovered)
             seen.append(len(recovered.stored))
+    name = f"killed at each write, {durable_place.kind.name}"
+    counting.count(name, runs=len(seen), acknowledged=acknowledged)
     assert len(seen) >= POINTS[durable_place.kind.name] / SHARES
     assert seen == sorted(seen), "a later point never finds less"
     assert seen[0] == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.running import tried
+from tests.support.counting import count
 
 
 def main(texts: list[str]) -> int:
@@ -19,6 +20,7 @@ def main(texts: list[str]) -> int:
         with tempfile.TemporaryDirectory() as directory:
             verdict = tried(mutant, Path(directory))
         survivors += not verdict.is_caught
+        count("mutants, each caught by its layer", runs=1, violations=not verdict.is_caught)
         word = "caught  " if verdict.is_caught else "SURVIVES"
         print(f"{word}  {mutant.name}  [{mutant.layer}]\n          {verdict.said[:140]}", flush=True)
     return min(survivors, 1)

@@ -342,3 +342,8 @@ MUTANTS = [
         "tests/crash/test_failing_calls.py",
     ),
 ]
+
+
+def listed() -> str:
+    """Every mutant and the layer that catches it, as docs/guarantees.md has it."""
+    return "\n".join(f"| {mutant.name} | `{mutant.layer.removeprefix('tests/')}` |" for mutant in MUTANTS)

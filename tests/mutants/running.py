@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.catalogue import WORLDS, Mutant
+from tests.support.counting import COUNTS
 
 ROOT = Path(__file__).parents[2]
 PARTS = ["app", "containers", "persistence", "policy", "tests", "pyproject.toml", "examples"]
@@ -63,7 +64,8 @@ def tried(mutant: Mutant, directory: Path) -> Verdict:
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"},
+        # What a broken product counts is no figure of the product.
+        env={**os.environ, COUNTS: "", "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.mutants.catalogue import MUTANTS, WORLDS, Mutant
+from tests.mutants.catalogue import MUTANTS, WORLDS, Mutant, listed
 from tests.mutants.running import ROOT, changed
 
 
@@ -21,3 +21,7 @@ def test_a_mutant_changes_code_that_is_there_into_other_code(mutant: Mutant):
 def test_mutants_are_told_apart_by_name():
     """Their names are what the table says."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
+
+
+def test_mutants_are_documented_with_the_layers_that_catch_them():
+    assert listed() in (ROOT / "docs/guarantees.md").read_text()

@@ -1,0 +1,49 @@
+"""What is broken on purpose, layer by layer: the list that `dev.py crash` and `dev.py soak` run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A command that breaks one kind of thing: a module, with `{first}` and `{last}` where it takes the seeds it plays.
+
+    `crash` are the amounts (tests/support/counting.py) of the one portion in `dev.py crash`, `soak` those of each of
+    the `portions` in `dev.py soak`; a portion takes the next `seeds` seeds.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    crash: Mapping[str, int] = field(default_factory=dict)
+    soak: Mapping[str, int] = field(default_factory=dict)
+    portions: int = 0
+    seeds: int = 1
+
+
+def _tests(*paths: str) -> tuple[str, ...]:
+    return ("pytest", "-q", "-p", "no:cacheprovider", "--timeout=1800", *(f"tests/{path}" for path in paths))
+
+
+_KILLS = ("boundaries", "claims", "crash_points", "killed_recovering", "torn_writes", "write_points")
+
+LAYERS = (
+    Layer("worlds", ("tests.simulation", "--seeds", "{first}:{last}"), portions=40, seeds=5_000),
+    Layer("worlds, every step", ("tests.simulation", "--seeds", "0:0", "--kills", "10")),
+    Layer(
+        "agents",
+        _tests("conformance/test_state_machine.py", "conformance/test_stopped_anywhere.py", "simulation"),
+        soak={"EXAMPLES": 1_000},
+        portions=5,
+    ),
+    Layer("processes", _tests(*(f"crash/test_{name}.py" for name in _KILLS))),
+    Layer("workers", _tests("crash/test_workers.py"), soak={"WORKER_ROUNDS": 200}, portions=5),
+    Layer("power", _tests("crash/test_power_cuts.py"), soak={"POWER_CUTS": 50}, portions=2),
+    Layer("disks", _tests("crash/test_failing_calls.py")),
+    Layer("servers", _tests("integration/postgres"), {"RESTARTS": 10, "PROMOTIONS": 3}),
+    Layer("mutants", ("tests.mutants",)),
+)
+
+PATHS = tuple(word for layer in LAYERS for word in layer.command if word.startswith("tests/"))
+"""The tests that are run by layers; those of the directories named here, and of no other, break something."""
