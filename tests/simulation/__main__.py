@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from itertools import chain
 
 from tests.simulation.playing import Tally, every_kill, replay, worlds
-from tests.simulation.world import play
+from tests.simulation.world import Outcome, play
+from tests.support.counting import count
 
 
 def main() -> int:
@@ -25,15 +27,27 @@ def main() -> int:
         print(*outcome.trace, *outcome.violations, sep="\n", flush=True)
         os._exit(bool(outcome.violations))  # what lies dead in this process must not come to life again
     first, _, last = options.seeds.partition(":")
+    played = _played(worlds(range(int(first), int(last))), options.first)
+    count("worlds", **played.counts, seeds=options.seeds)
+    print(played)
+    if options.kills:
+        killed = _played(chain.from_iterable(map(every_kill, range(options.kills))), options.first)
+        count("worlds, killed at each step", **killed.counts, seeds=f"0:{options.kills}")
+        print(killed)
+        played.failed += killed.failed
+    return bool(played.failed)
+
+
+def _played(outcomes: Iterable[Outcome], only_first: bool) -> Tally:
+    """Their sum, up to the first with a violation if that is wanted; a line says how to play such a one again."""
     tally = Tally()
-    for outcome in chain(worlds(range(int(first), int(last))), *map(every_kill, range(options.kills))):
+    for outcome in outcomes:
         tally.add(outcome)
         if outcome.violations:
             print(f"{replay(outcome.seed, outcome.kill_at)}\n  " + "\n  ".join(outcome.violations[:5]), flush=True)
-            if options.first:
+            if only_first:
                 break
-    print(tally)
-    return bool(tally.failed)
+    return tally
 
 
 if __name__ == "__main__":

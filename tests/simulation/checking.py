@@ -14,7 +14,7 @@ from app.session.persistence import StoredLog
 from app.session.record import SessionEvent
 from app.session.verification import verify
 
-NOT_ENTERED = {"TOOL_NOT_STARTED", "ABORTED_BEFORE_DISPATCH", "CHECKPOINT_FAILED", "UNKNOWN_TOOL"}
+NOT_ENTERED = {"TOOL_NOT_STARTED", "ABORTED_BEFORE_DISPATCH", "CHECKPOINT_FAILED", "UNKNOWN_TOOL", "DENIED"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,26 @@ def violations(known: Known, log: StoredLog | None) -> list[str]:
     found += _bodies(log.events, known)
     found += _messages(log.events, known)
     return found
+
+
+def of_copy(fate: str, copy: StoredLog | None, origin: StoredLog | None) -> Iterator[str]:
+    """What may not be of a fork, by what its maker was told of it: `asked for`, `there`, `to go` or `gone`."""
+    if copy is None:
+        if fate == "there":
+            yield "a copy that was stored is not there"
+        return
+    if fate == "gone":
+        yield "a copy that was deleted is there"
+    try:
+        header, _ = verify(copy, {})
+    except SessionError as error:
+        yield f"a copy does not load: {error}"
+        return
+    assert header.parent is not None
+    if origin is not None:
+        shared = header.parent["seq"] + 1
+        if [event.line for event in copy.events[:shared]] != [event.line for event in origin.events[:shared]]:
+            yield "a copy differs from what it was copied from"
 
 
 def _turns(events: Sequence[SessionEvent]) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -21,6 +23,7 @@ class Tally:
     acknowledged: int = 0
     requests: int = 0
     bodies: int = 0
+    happened: Counter[str] = field(default_factory=Counter)
     failed: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -28,8 +31,14 @@ class Tally:
         self.acknowledged += outcome.acknowledged
         self.requests += outcome.requests
         self.bodies += outcome.bodies
+        self.happened += outcome.happened
         if outcome.violations:
             self.failed.append(outcome)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """As tests.support.counting counts them."""
+        return {"runs": self.worlds, "acknowledged": self.acknowledged, "violations": len(self.failed)}
 
     def __str__(self) -> str:
         worlds = f"{self.worlds} worlds, {self.acknowledged} events acknowledged"
@@ -63,4 +72,5 @@ def _played(worlds: list[tuple[int, int | None]]) -> Iterator[Outcome]:
 
 def _play_all(worlds: list[tuple[int, int | None]]) -> list[Outcome]:
     logging.disable(logging.CRITICAL)  # of what goes wrong there on purpose
+    gc.disable()  # this process ends soon, and there is nearly nothing to collect
     return [play(seed, kill_at) for seed, kill_at in worlds]

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from app.agent.agent import Agent
 from app.llm.types import LlmError, LlmRequest
 from app.messages import Failure, Finish, StreamChunk, TextDelta, ToolCallDelta
+from app.middleware import Named
 from app.session.drain import DrainLimits
 from app.session.errors import SessionError, SessionHeld, SessionNotFound
 from app.session.ownership import Owner
 from app.tools.schema import tool
 from app.tools.types import ToolError, ToolExecution
 from policy.checkpoint import EveryEventCheckpointPolicy, SemanticCheckpointPolicy
+from policy.guard import REPEAT_UNKNOWN, refuse_repeat_of_unknown
 from policy.retry import BackoffRetryPolicy
 from tests.simulation.ledger import Ledger
 from tests.simulation.store import Client, Server
 from tests.support.house import House
 
 LEASE_S = 10.0
+DEEDS = ("send", "steer", "inject", "cancel", "discard", "copy", "wait", "sleep", "idle")
+HOW_OFTEN = (5, 2, 2, 0.7, 0.5, 0.5, 4, 4, 3)
+Fate: TypeAlias = Literal["asked for", "there", "to go", "gone"]
 
 
 @dataclass
 class Promises:
-    """What people were told: the ids of messages that were acknowledged."""
+    """What people were told: the ids of messages that were acknowledged, and what became of copies of the session."""
 
-    acknowledged: list[str]
+    acknowledged: list[str] = field(default_factory=list)
+    copies: dict[str, Fate] = field(default_factory=dict)
 
 
 class Model:
@@ -74,12 +82,7 @@ class Service:
         self._name = name
         time = asyncio.get_running_loop().time
         self.house = House(
-            tools=[
-                tool(self.act),
-                tool(self.look, effects="read_only", parallel_safe=True),
-                tool(self.delegate, effects="idempotent"),
-                tool(self.ask, timeout_s=5.0),
-            ],
+            tools=TOOLS,
             persistence=Client(server),
             owner=Owner(name, LEASE_S),
             clock=lambda: 1_750_000_000_000 + int(time() * 1000),
@@ -90,24 +93,16 @@ class Service:
                 flush_timeout_ms=3_000,
             ),
             adapters=[Model(lots, ledger)],
+            guards=[Named(REPEAT_UNKNOWN, refuse_repeat_of_unknown)] if lots.random() < 0.3 else [],
             max_parallel_tools=lots.choice([1, 2, 10]),
             lease_margin_s=2.0,
             retry=BackoffRetryPolicy(base_ms=100),
         )
         self.house.agents.config = self.house.agents.config.__class__("model", "m")
 
-    # ---------------------------------------------------------------------------------------- the tools
-
-    async def act(self, execution: ToolExecution) -> str:
-        """Change the world."""
-        return await self._do(execution)
-
-    async def look(self, execution: ToolExecution) -> str:
-        """Look at the world."""
-        return await self._do(execution)
+    # ---------------------------------------------------------------------------------------- what its tools do
 
     async def delegate(self, execution: ToolExecution) -> str:
-        """Have others act, and say something besides."""
         self._ledger.note_entered(execution)
         await execution.execute_nested("act", {})
         if self._lots.random() < 0.5:
@@ -116,11 +111,7 @@ class Service:
         self._ledger.ended[execution.call_id] += 1
         return f"{execution.call_id} is done"
 
-    async def ask(self, execution: ToolExecution) -> str:
-        """Wait for somebody, perhaps too long."""
-        return await self._do(execution, 0.5)
-
-    async def _do(self, execution: ToolExecution, rate: float = 2.0) -> str:
+    async def do(self, execution: ToolExecution, rate: float = 2.0) -> str:
         self._ledger.note_entered(execution)
         await asyncio.sleep(self._lots.expovariate(rate))
         if self._lots.random() < 0.1:
@@ -132,6 +123,7 @@ class Service:
 
     async def live(self, deeds: int) -> None:
         """Take the session, do so many things with it, and stop in good order. Ends early when it is lost or closed."""
+        _here.set(self)
         try:
             async with self.house.opened():
                 agent = await self._enter()
@@ -142,6 +134,7 @@ class Service:
 
     async def finish(self) -> None:
         """Take the session whoever has it, and work until nothing is owed."""
+        _here.set(self)
         async with self.house.opened():
             try:
                 agent = await self.house.agents.resume("s", force=True)
@@ -161,9 +154,15 @@ class Service:
 
     async def _deed(self, agent: Agent) -> None:
         lots = self._lots
-        match lots.choices(["send", "steer", "inject", "cancel", "wait", "sleep", "idle"], [5, 2, 2, 0.7, 4, 4, 3])[0]:
+        deed = lots.choices(DEEDS, HOW_OFTEN)[0]
+        self._server.happened[deed] += 1
+        match deed:
             case "cancel":
-                agent.cancel()
+                agent.cancel(keep_inbox=lots.random() < 0.5)
+            case "discard":
+                agent.discard([message_id for message_id in agent.session.state.pending if lots.random() < 0.5])
+            case "copy":
+                await self._copy()
             case "wait":
                 await asyncio.sleep(lots.expovariate(1))
             case "sleep":
@@ -175,3 +174,48 @@ class Service:
                 if lots.random() < 0.5:
                     await self.house.sessions.flush(agent.session)
                     self._promises.acknowledged.append(message_id)
+
+    async def _copy(self) -> None:
+        """Fork the session where its last turn ended, and perhaps delete the copy again."""
+        sessions, copies, copy = self.house.sessions, self._promises.copies, f"copy {self._lots.getrandbits(40):x}"
+        try:
+            copies[copy] = "asked for"
+            await sessions.fork("s", new_id=copy)
+            copies[copy] = "there"
+            if self._lots.random() < 0.5:
+                copies[copy] = "to go"
+                await sessions.delete(copy)
+                copies[copy] = "gone"
+        except SessionError:  # there is nothing to copy yet, or nobody knows what became of it
+            return
+
+
+_here: contextvars.ContextVar[Service] = contextvars.ContextVar("service")
+"""The service whose tool runs: tools are made once, since to make their schemas takes as long as half a life."""
+
+
+@tool
+async def act(execution: ToolExecution) -> str:
+    """Change the world."""
+    return await _here.get().do(execution)
+
+
+@tool(effects="read_only", parallel_safe=True)
+async def look(execution: ToolExecution) -> str:
+    """Look at the world."""
+    return await _here.get().do(execution)
+
+
+@tool(effects="idempotent")
+async def delegate(execution: ToolExecution) -> str:
+    """Have others act, and say something besides."""
+    return await _here.get().delegate(execution)
+
+
+@tool(timeout_s=5.0)
+async def ask(execution: ToolExecution) -> str:
+    """Wait for somebody, perhaps too long."""
+    return await _here.get().do(execution, 0.5)
+
+
+TOOLS = [act, look, delegate, ask]

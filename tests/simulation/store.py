@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -29,13 +30,14 @@ TIMEOUT_S = 1.0
 
 
 class Server:
-    """`durable` is what a failover would leave; `fault_rate` is the share of requests that something happens to."""
+    """`fault_rate` is the share of requests that something happens to. `happened` counts all sorts of things."""
 
     def __init__(self, time: Callable[[], float], lots: random.Random) -> None:
         self.fault_rate = 0.0
         self.acknowledged: dict[str, dict[int, str]] = {}
         self.rejected: list[tuple[str, bytes]] = []
         self.violations: list[str] = []
+        self.happened: Counter[str] = Counter()
         self.lots = lots
         self._time = time
         self.visible = MemoryPersistence(time, lambda: int(time() * 1000))
@@ -51,6 +53,7 @@ class Server:
 
     def fail_over(self) -> None:
         """What was not durable is gone, and nobody is answered who waits."""
+        self.happened["fail over"] += 1
         self._generation += 1
         self.visible._sessions = _copy(self._durable)
 
@@ -199,6 +202,8 @@ class Client:
     async def _ask(self, session_id: str, work: Callable[[MemoryPersistence], Awaitable[T]]) -> T:
         server, lots = self._server, self._server.lots
         fault = lots.choice(FAULTS) if lots.random() < server.fault_rate else None
+        if fault is not None:
+            server.happened[fault] += 1
         heard_nothing = PersistenceUnavailable(session_id, fault or "no answer in time")
         answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from app.session.errors import SessionDeleted, SessionNotFound
 from app.session.persistence import StoredLog
 from app.session.record import SessionEvent
-from tests.simulation.checking import Known, violations
+from tests.simulation.checking import Known, of_copy, violations
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Process, SimulatedLoop, run
 from tests.simulation.service import Promises, Service
@@ -28,6 +30,7 @@ class Outcome:
     bodies: int = 0
     steps: int = 0
     trace: list[str] = field(default_factory=list)
+    happened: Counter[str] = field(default_factory=Counter)
 
 
 def play(seed: int, kill_at: int | None = None) -> Outcome:
@@ -41,7 +44,7 @@ def play(seed: int, kill_at: int | None = None) -> Outcome:
 async def _play(loop: SimulatedLoop, seed: int, kill_at: int | None) -> Outcome:
     lots = loop.random
     server = Server(loop.time, random.Random(f"network {seed}"))
-    ledger, promises = Ledger(server), Promises([])
+    ledger, promises = Ledger(server), Promises()
 
     def service(name: str) -> Service:
         return Service(name, server, ledger, promises, random.Random(f"{name} {seed}"))
@@ -56,7 +59,11 @@ async def _play(loop: SimulatedLoop, seed: int, kill_at: int | None) -> Outcome:
     healer = Process(loop, "healer")
     await asyncio.sleep(5)  # what was sent late arrives before there is peace
     await healer.spawn(service("healer").finish())
-    log = await _stored(server)
+    log = await _stored(server, "s")
+    origin = None if server.happened["fail over"] else log  # what was read, and not durable, may be gone there
+    wrong = [*server.violations]
+    for copy, fate in promises.copies.items():
+        wrong += of_copy(fate, await _stored(server, copy), origin)
     acknowledged = server.acknowledged.get("s", {})
     refused = [digest for _, digest in server.rejected]
     known = Known(acknowledged, refused, promises.acknowledged, ledger.entered, ledger.ended)
@@ -64,12 +71,13 @@ async def _play(loop: SimulatedLoop, seed: int, kill_at: int | None) -> Outcome:
     return Outcome(
         seed,
         kill_at,
-        [*server.violations, *violations(known, log)],
+        [*wrong, *violations(known, log)],
         len(acknowledged),
         ledger.requests,
         ledger.entered.total(),
         steps,
         [] if log is None else [_told(event) for event in log.events],
+        server.happened + Counter(_kind(event) for event in (log.events if log else ())),
     )
 
 
@@ -84,12 +92,14 @@ async def _trouble(
         for _ in range(lots.randint(1, 4)):
             await asyncio.sleep(lots.expovariate(1))
             process, task = lots.choice(living)
-            match lots.choices(["kill", "pause", "cancel", "fail over", "nothing"], [2, 2, 1, 1, 4])[0]:
+            trouble = lots.choices(["kill", "pause", "end", "fail over", "nothing"], [2, 2, 1, 1, 4])[0]
+            server.happened[trouble] += trouble != "fail over"
+            match trouble:
                 case "kill":
                     process.kill()
                 case "pause":
                     process.pause(lots.choice([0.1, 1, 15]))
-                case "cancel":
+                case "end":
                     task.cancel()
                 case "fail over":
                     server.fail_over()
@@ -111,9 +121,17 @@ async def _until_it_ends(task: asyncio.Task[None], process: Process) -> None:
         raise error
 
 
-async def _stored(server: Server) -> StoredLog | None:
-    known = server.durable_events("s")
-    return await server.visible.read("s") if known else None
+async def _stored(server: Server, session_id: str) -> StoredLog | None:
+    try:
+        return await server.visible.read(session_id)
+    except (SessionNotFound, SessionDeleted):
+        return None
+
+
+def _kind(event: SessionEvent) -> str:
+    """Its type, and of what ends something also how it ended."""
+    how = event.data.get("error", {}).get("code") or event.data.get("reason")
+    return f"{event.type} {how}" if how else event.type
 
 
 def _told(event: SessionEvent) -> str:
