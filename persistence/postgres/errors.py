@@ -56,8 +56,9 @@ def is_in_the_way(error: BaseException) -> bool:
 
 def is_lost(error: BaseException) -> bool:
     """Whether the connection broke: what had been asked may have been done or not."""
-    if isinstance(error, ConnectionError):
-        return True
+    if isinstance(error, ConnectionError | asyncpg.InterfaceError | asyncpg.InternalClientError):
+        # The driver's own errors: it saw the connection end, or begin to. One that is a ValueError blames what it got.
+        return not isinstance(error, ValueError)
     return isinstance(error, asyncpg.PostgresError) and _sqlstate(error).startswith(_LOST)
 
 
@@ -79,7 +80,8 @@ def reason(error: BaseException) -> str:
         return "it offers no TLS, or its certificate does not verify; sslmode in the DSN can ask for less"
     if isinstance(error, OSError):
         return f"it cannot be reached ({error.strerror or type(error).__name__})"
-    return f"{known or 'unexpected'} ({sqlstate or type(error).__name__})"
+    known = known or ("the connection was lost" if is_lost(error) else "unexpected")
+    return f"{known} ({sqlstate or type(error).__name__})"
 
 
 def meaning(error: BaseException, session_id: str, where: str = "the session's rows") -> PersistenceError:

@@ -26,7 +26,14 @@ def _tests(*paths: str) -> tuple[str, ...]:
     return ("pytest", "-q", "-p", "no:cacheprovider", "--timeout=1800", *(f"tests/{path}" for path in paths))
 
 
-_KILLS = ("boundaries", "claims", "crash_points", "killed_recovering", "torn_writes", "write_points")
+def _in(directory: str, names: str) -> tuple[str, ...]:
+    return _tests(*(f"{directory}/test_{name}.py" for name in names.split()))
+
+
+_PROCESSES = "boundaries claims crash_points killed_recovering torn_writes write_points"
+_SERVERS = """
+claims connections crowded failover frames group_commit migrations outcomes partitions refusals restarts time_zones turns
+"""
 
 LAYERS = (
     Layer("worlds", ("tests.simulation", "--seeds", "{first}:{last}"), portions=40, seeds=5_000),
@@ -37,11 +44,18 @@ LAYERS = (
         soak={"EXAMPLES": 1_000},
         portions=5,
     ),
-    Layer("processes", _tests(*(f"crash/test_{name}.py" for name in _KILLS))),
-    Layer("workers", _tests("crash/test_workers.py"), soak={"WORKER_ROUNDS": 200}, portions=5),
-    Layer("power", _tests("crash/test_power_cuts.py"), soak={"POWER_CUTS": 50}, portions=2),
-    Layer("disks", _tests("crash/test_failing_calls.py")),
-    Layer("servers", _tests("integration/postgres"), {"RESTARTS": 10, "PROMOTIONS": 3}),
+    Layer("processes", _in("crash", _PROCESSES)),
+    Layer("workers", _in("crash", "workers"), soak={"WORKER_ROUNDS": 200}, portions=5),
+    Layer("power", _in("crash", "power_cuts"), soak={"POWER_CUTS": 50}, portions=2),
+    Layer("disks", _in("crash", "failing_calls")),
+    Layer("servers", _in("integration/postgres", _SERVERS)),
+    Layer(
+        "dying servers",
+        _in("integration/postgres", "crashing_servers promotions full_disk"),
+        crash={"RESTARTS": 10, "PROMOTIONS": 3},
+        soak={"RESTARTS": 100, "PROMOTIONS": 10, "POOLER_KILLS": 20, "FULL_DISKS": 5},
+        portions=10,
+    ),
     Layer("mutants", ("tests.mutants",)),
 )
 

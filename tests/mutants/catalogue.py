@@ -335,6 +335,20 @@ MUTANTS = [
         "tests/crash/test_failing_calls.py",
     ),
     Mutant(
+        "a lost connection is taken for success",
+        "persistence/postgres/group.py",
+        "waiting.end(errors.meaning(error, waiting.session_id) if isinstance(error, errors.FOREIGN) else error)",
+        "waiting.end()",
+        "tests/integration/postgres/test_crashing_servers.py",
+    ),
+    Mutant(
+        "a commit with a warning counts",
+        "persistence/postgres/connecting.py",
+        "self.warnings += 1",
+        "pass",
+        "tests/integration/postgres/test_failover.py",
+    ),
+    Mutant(
         "the rest of a write is not cut away",
         "persistence/jsonl/file.py",
         "if os.fstat(self._descriptor).st_size != at:",

@@ -18,6 +18,7 @@ wal_keep_size = 256MB
 """
 _DEMAND = ("alter system set synchronous_standby_names = 'ANY 1 (*)'", "select pg_reload_conf()")
 _ATTACHED = "select from pg_stat_replication where sync_state = 'quorum'"
+WAITING = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
 
 
 class Member(LocalServer):
@@ -75,6 +76,11 @@ async def attached(primary: LocalServer) -> None:
     """Return when a standby confirms the commits of that server."""
     while not await run_sql(primary.dsn(), _ATTACHED):
         pass
+
+
+async def confirm_alone(primary: LocalServer) -> int:
+    """Have the commits that wait for a standby done for that server alone, as a driver does that gives up. How many."""
+    return len(await run_sql(primary.dsn(), f"select pg_cancel_backend(pid) from ({WAITING}) waiting"))
 
 
 @pytest_asyncio.fixture

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 import pytest
@@ -57,40 +58,65 @@ def _program() -> str | None:
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
+class Pooler:
+    """One in transaction mode before the server that this DSN leads to. Left, it is gone.
+
+    `server` is the way through it. Where the program is missing, the test that asks says that it did not run.
+    """
+
+    def __init__(self, server: str) -> None:
+        program = _program()
+        if program is None:
+            pytest.skip("not run: there is no pgbouncer on this machine")
+        self._folder = Path(tempfile.mkdtemp(prefix="pgb-", dir="/tmp"))
+        self.server = Server(
+            f"postgresql://postgres@/postgres?host={quote(str(self._folder), safe='')}&port=6432", "pgbouncer"
+        )
+        dsn = Dsn.parse(server)
+        place = {"host": dsn.hosts[0].name, "port": dsn.hosts[0].port, "user": dsn.user}
+        place["password"] = f" password={dsn.password}" if dsn.password else ""
+        settings = self._folder / "settings.ini"
+        settings.write_text(_SETTINGS.format(**place, folder=self._folder))
+        with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends however we end
+        self._command = [*with_us, program, "-q", str(settings)]
+        self._user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+        if self._user:
+            for path in (self._folder, settings):
+                os.chown(path, pwd.getpwnam(self._user).pw_uid, -1)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:  # also when it is interrupted: nothing is left behind
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder)
+
+    def start(self) -> None:
+        """Start it, and return when it listens."""
+        socket = self._folder / ".s.PGSQL.6432"
+        socket.unlink(missing_ok=True)  # left by one that was killed
+        self._process = subprocess.Popen(self._command, user=self._user, cwd="/")
+        deadline = time.monotonic() + 20
+        while not socket.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                with contextlib.suppress(OSError):
+                    print((self._folder / "log").read_text())
+                raise RuntimeError("pgbouncer did not start")
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL, in the middle of whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+
 @pytest.fixture(scope="session")
 def pgbouncer(postgres_server: Server) -> Iterator[Server]:
     """The tests' server through a pooler. Where there is none, its tests say they did not run."""
-    with pooling(postgres_server.dsn) as pooler:
-        yield pooler
-
-
-@contextlib.contextmanager
-def pooling(server: str) -> Iterator[Server]:
-    """The server that this DSN leads to, through a pooler in transaction mode of its own."""
-    program = _program()
-    if program is None:
-        pytest.skip("not run: there is no pgbouncer on this machine")
-    dsn = Dsn.parse(server)
-    place = {"host": dsn.hosts[0].name, "port": dsn.hosts[0].port, "user": dsn.user}
-    place["password"] = f" password={dsn.password}" if dsn.password else ""
-    user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
-    with tempfile.TemporaryDirectory(prefix="pgb-", dir="/tmp") as name:
-        folder = Path(name)
-        (folder / "settings.ini").write_text(_SETTINGS.format(**place, folder=folder))
-        if user:
-            for path in (folder, *folder.iterdir()):
-                os.chown(path, pwd.getpwnam(user).pw_uid, -1)
-        with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends however we end
-        pooler = subprocess.Popen([*with_us, program, "-q", str(folder / "settings.ini")], user=user, cwd="/")
-        try:
-            deadline = time.monotonic() + 20
-            while not (folder / ".s.PGSQL.6432").exists():
-                if pooler.poll() is not None or time.monotonic() > deadline:
-                    with contextlib.suppress(OSError):
-                        print((folder / "log").read_text())
-                    raise RuntimeError("pgbouncer did not start")
-                time.sleep(0.01)
-            yield Server(f"postgresql://postgres@/postgres?host={quote(name, safe='')}&port=6432", "pgbouncer")
-        finally:
-            pooler.kill()
-            pooler.wait()
+    with Pooler(postgres_server.dsn) as pooler:
+        yield pooler.server

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import pwd
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from urllib.parse import quote
 BINARIES = "BEFOREHAND_TEST_PG_BIN"
 
 _WATCHDOG = """
-import os, shutil, signal, sys, time
+import os, shutil, signal, subprocess, sys, time
 os.setsid()
 for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(name, signal.SIG_IGN)
@@ -41,6 +42,8 @@ try:
     os.kill(pid, signal.SIGKILL)
 except (OSError, ValueError):
     pass
+if os.path.ismount(root + "/data"):
+    subprocess.run(["umount", "-l", root + "/data"])
 shutil.rmtree(root, ignore_errors=True)
 """
 
@@ -76,6 +79,7 @@ class LocalServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop(signal.SIGQUIT)  # in order it would first write down what nobody will read
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # one that was killed left it, and the pid is free
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.close()  # it takes the directory away
         self._watchdog.wait()
@@ -94,10 +98,28 @@ class LocalServer:
                 **self._as_user(),
             )
         deadline = time.monotonic() + 60
-        while not self._is_ready():
+        while not self._is_ready(self._server.pid):
             if self._server.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not start: {self._log.read_text()[-800:]}")
             time.sleep(0.01)
+
+    def kill(self, *, alone: bool = False) -> None:
+        """SIGKILL to all its processes at once, or to the first one `alone`, which the others see. None is left.
+
+        What they had written is with the system, which goes on: a machine that loses its power is another matter.
+        """
+        assert self._server is not None
+        first = self._server.pid
+        os.kill(first, signal.SIGSTOP)  # it starts no other then, and waits for none: no pid becomes another's
+        os.waitpid(first, os.WUNTRACED)
+        others = [int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split()]
+        ends = [os.pidfd_open(pid) for pid in others]
+        for pid in (first,) if alone else (first, *others):
+            os.kill(pid, signal.SIGKILL)
+        self._server.wait()
+        for end in ends:
+            select.select([end], [], [])
+            os.close(end)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends every connection and stops in order; SIGQUIT stops as a crash would, to be recovered from."""
@@ -137,9 +159,10 @@ class LocalServer:
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr[-800:]}")
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, pid: int) -> bool:
         with contextlib.suppress(OSError, IndexError):  # the file is not there yet, or not whole
-            return (self._data / "postmaster.pid").read_text().splitlines()[7].strip() == "ready"
+            told = (self._data / "postmaster.pid").read_text().splitlines()
+            return told[0] == str(pid) and told[7].strip() == "ready"  # one that was killed leaves its file
         return False
 
     def _as_user(self) -> dict[str, Any]:

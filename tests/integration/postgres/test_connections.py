@@ -24,7 +24,7 @@ from persistence.contract.samples import owner
 from persistence.postgres import PostgresPersistence
 from tests.support.checkpoints import NotingAdapter, pend, read, request
 from tests.support.house import House, types
-from tests.support.pg_proxy import PgProxy
+from tests.support.pg_proxy import Break, PgProxy
 from tests.support.pgbouncer import DIRECTLY
 from tests.support.postgres import Server, connect, run_sql
 
@@ -267,6 +267,25 @@ async def test_a_silent_network_is_given_up_and_what_it_left_behind_is_ended(pos
             await writer.send(batch)
         assert raised.value.reason == "it did not answer in time (TimeoutError)"
         await writer.send(batch)
+        await writer.check()
+        await store.close()
+
+
+@DIRECTLY  # a pooler keeps the client's connection when a backend ends
+async def test_a_connection_that_was_told_of_its_end_and_is_not_closed_yet_is_not_written_through(
+    postgres_dsn: str,
+) -> None:
+    """PGB-03: the driver refuses it by an error of its own, which is no reason to give an append up."""
+    async with PgProxy(postgres_dsn) as proxy:
+        store = PostgresPersistence(proxy.dsn, writers=1)
+        await store.open()
+        writer = Writer.new(store)
+        await writer.write(1)
+        seen = proxy.watch(Break("server", 1, "black hole", "after"))
+        await run_sql(postgres_dsn, END_OURS)
+        while not seen["server"]:
+            await run_sql(postgres_dsn, OURS)
+        await writer.write(1)
         await writer.check()
         await store.close()
 

@@ -21,12 +21,11 @@ from app.session.session import Session
 from app.session.store import SessionStore
 from persistence.postgres import PostgresPersistence
 from tests.support.checkpoints import pend
-from tests.support.pg_pair import Member, Pair, attached, dsn_of
+from tests.support.pg_pair import WAITING, Member, Pair, attached, confirm_alone, dsn_of
 from tests.support.pg_proxy import PgProxy
-from tests.support.pgbouncer import Pooled, pooling
+from tests.support.pgbouncer import Pooled, Pooler
 from tests.support.postgres import Server, connect, run_sql
 
-WAITING = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
 NO_STANDBY = ("alter system reset synchronous_standby_names", "select pg_reload_conf()")
 END_OURS = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'beforehand'"
 LIMIT_S = 2
@@ -77,8 +76,8 @@ async def flush_until_answered(sessions: SessionStore, session: Session) -> None
 
 
 async def stop_waiting(server: Member) -> None:
-    """Have every commit that waits for a standby done for this server alone, as a driver does that gives up."""
-    while await run_sql(server.dsn(), f"select pg_cancel_backend(pid) from ({WAITING}) waiting"):
+    """Return when nothing waits for a standby any more: it is done for this server alone."""
+    while await confirm_alone(server):
         pass
 
 
@@ -97,8 +96,8 @@ def dsn_of_pair(way: Any, pair: Pair) -> Iterator[str]:
     if way is str:
         yield pair.dsn
     else:
-        with pooling(pair.primary.dsn()) as pooler:
-            yield Pooled.make(pooler, pair.primary.dsn())
+        with Pooler(pair.primary.dsn()) as pooler:
+            yield Pooled.make(pooler.server, pair.primary.dsn())
 
 
 @pytest_asyncio.fixture
@@ -114,8 +113,8 @@ def dsn_of_address(way: Any, address: PgProxy) -> Iterator[str]:
     if way is str:
         yield address.dsn
     else:
-        with pooling(address.dsn) as pooler:
-            yield pooler.dsn
+        with Pooler(address.dsn) as pooler:
+            yield pooler.server.dsn
 
 
 async def test_what_the_standby_lacks_is_not_durable_though_everybody_sees_it(pair: Pair, dsn_of_pair: str) -> None:
@@ -163,33 +162,6 @@ async def test_an_append_that_the_promotion_lost_is_written_again(pair: Pair) ->
         await attached(pair.standby)
         await sessions.flush(session)
         assert (session.durable, await stored(pair.standby, session)) == (3, 3)
-
-
-async def test_everything_acknowledged_survives_a_primary_that_dies_under_load(pair: Pair) -> None:
-    """REP-01: 40 sessions write all the while; each asks until it is answered, and none loses or repeats an event."""
-    async with opened(pair.dsn, pool_timeout_ms=20_000) as sessions:
-        live = [await sessions.create(f"s{n}") for n in range(40)]
-        over = asyncio.Event()
-
-        async def work(session: Session) -> None:
-            while not over.is_set():
-                pend(session)
-                await flush_until_answered(sessions, session)
-
-        def fail_over() -> None:
-            pair.primary.stop(signal.SIGQUIT)
-            pair.standby.promote()
-            pair.primary.rejoin(pair.standby)
-
-        async with asyncio.TaskGroup() as working:
-            for session in live:
-                working.create_task(work(session))
-            while any(session.durable < 20 for session in live):
-                await sessions.list(1)
-            await asyncio.to_thread(fail_over)
-            over.set()
-        for session in live:
-            assert (session.durable, await stored(pair.standby, session)) == (len(session), len(session))
 
 
 async def test_a_wait_for_the_standby_that_an_operator_cancels_confirms_nothing(pair: Pair, dsn_of_pair: str) -> None:

@@ -18,6 +18,7 @@ from app.session.session import Session
 from app.session.store import SessionStore
 from app.session.verification import verify
 from persistence.postgres import PostgresPersistence
+from tests.support import counting
 from tests.support.checkpoints import pend
 from tests.support.pg_proxy import Break, How, PgProxy, Side, When
 from tests.support.pgbouncer import DIRECTLY
@@ -33,11 +34,15 @@ where datname = current_database() and pid <> pg_backend_pid() and xact_start is
 
 @dataclass
 class Lane:
-    """Where one append after another breaks: a store behind a proxy. `direct` leads past that."""
+    """Where one append after another breaks: a store behind a proxy. `direct` leads past that.
+
+    `acknowledged` counts the events of the sessions in which nothing was wrong.
+    """
 
     proxy: PgProxy
     store: PostgresPersistence
     direct: PostgresPersistence
+    acknowledged: int = 0
 
     async def append(self, count: int, planned: Break | None = None) -> tuple[dict[Side, str], set[bool]]:
         """What each side sent for the third batch of `count` new sessions, which breaks as planned.
@@ -70,6 +75,7 @@ class Lane:
             verify(stored, sessions.extensions)
             assert [event.line for event in stored.events] == [event.line for event in session.events]
             assert [end.seq for end in stored.ends] == [0, 2, 4, 5]
+            self.acknowledged += session.durable
         return seen, were_stored
 
 
@@ -141,6 +147,9 @@ async def test_an_append_breaks_at_each_message_in_every_way(
             stack.push_async_callback(opened.close)
         assert await lanes[0].append(count) == (messages, set())
         await asyncio.gather(*(work(lane) for lane in lanes))
+        acknowledged = sum(lane.acknowledged for lane in lanes)
+        name = "protocol messages of an append broken, postgres"
+        counting.count(name, runs=len(breaks), acknowledged=acknowledged, violations=len(violations))
         assert violations == []
         assert sum(lane.proxy.fired for lane in lanes) == len(breaks)
         assert outcomes == {False, True} or not stays  # what breaks for a moment may be repeated before anybody hears
