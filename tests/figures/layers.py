@@ -41,7 +41,7 @@ LAYERS = (
     Layer(
         "agents",
         _tests("conformance/test_state_machine.py", "conformance/test_stopped_anywhere.py", "simulation"),
-        soak={"EXAMPLES": 1_000},
+        soak={"EXAMPLES": 300},
         portions=5,
     ),
     Layer("processes", _in("crash", _PROCESSES)),
