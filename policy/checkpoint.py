@@ -56,10 +56,12 @@ class SemanticCheckpointPolicy:
         if session is None:
             return await call_next(request)
         await self._sessions.flush(session, "request")
+        # fp: request.flushed
         if not _is_cancelled(request):
             await self._sessions.check_ownership(session)
         if _is_cancelled(request):
             raise AbortedBeforeDispatch(session.id)
+        # fp: request.let_through
         return await call_next(request)
 
     async def before_tool(self, execution: ToolExecution, call_next: Execute) -> ToolResult:
@@ -72,6 +74,7 @@ class SemanticCheckpointPolicy:
             return await call_next(execution)
         try:
             await self._sessions.flush(session, "tool")
+            # fp: tool.flushed
             if not execution.signal.is_cancelled:
                 await self._sessions.check_ownership(session)
         except Exception as error:  # whatever the store raised: the body is not entered, and the model is told
@@ -85,6 +88,7 @@ class SemanticCheckpointPolicy:
     async def after_step(self, step: Step) -> None:
         """Flush the step: its message, its results, and what the listeners above have appended."""
         await self._sessions.flush(step.session, "post-step")
+        # fp: step.flushed
 
     async def after_append(self, session: Session) -> None:
         return None

@@ -35,6 +35,7 @@ async def ask(
     header = header_event(turn, tools)
     if header is not None:
         await turn.record(header)
+        # fp: request.recorded
     if turn.must_stop:
         return None
     in_force = turn.session.state.header or ""
@@ -81,6 +82,7 @@ async def _read(turn: Turn, stream: OpenedStream, assembler: Assembler) -> None:
         async for chunk in stream:
             is_recording = True
             await turn.record(ev.AssistantChunk(turn.number, turn.step, chunks.to_json(chunk)))
+            # fp: chunk.recorded
             is_recording = False
             assembler.add(chunk)
             if turn.must_stop:

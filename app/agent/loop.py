@@ -53,6 +53,7 @@ class AgentLoop:
         if turn.must_stop or not turn.session.state.pending_of("next_turn", "next_step"):
             return
         self._open(turn)
+        # fp: turn.opened
         failure: TurnFailed | None = None
         try:
             await turn.recorded()
@@ -60,7 +61,9 @@ class AgentLoop:
                 pass
         except Exception as error:  # every way a turn can fail has its code; what has none is a bug and says so
             failure = as_failure(error, turn)
+        # fp: turn.ending
         await end_turn(turn, failure)
+        # fp: turn.ended
 
     def _open(self, turn: Turn) -> None:
         state = turn.session.state
@@ -79,6 +82,7 @@ class AgentLoop:
             return False
         messages = turn.session.messages
         await turn.record(ev.StepStart(turn.number, turn.step + 1))
+        # fp: step.opened
         try:
             answer = await ask(self.llm, self.tools.tool_set.specs, turn, messages)
         except LlmError as error:
@@ -87,15 +91,19 @@ class AgentLoop:
             return False
         turn.earlier_failures.clear()
         await turn.record(answer)
+        # fp: answer.recorded
         if answer.interrupted:
             return False
         if answer.calls:
             await ToolCalls(self.tools, turn, self._max_parallel_tools).run()
+        # fp: calls.answered
         was_steered = await turn.take_in()
         await run_listeners(self.post_step, Step(turn.session, turn.number, turn.step, turn.signal, turn.accept))
+        # fp: step.heard
         if turn.session.is_lost:  # the step is left open, so that the end can say in which one
             return False
         await turn.record(ev.StepEnd(turn.number, turn.step))
+        # fp: step.closed
         is_owed = bool(answer.calls) or was_steered or bool(turn.session.state.pending_of("next_step"))
         return is_owed and not turn.must_stop
 
@@ -115,6 +123,7 @@ class AgentLoop:
         await turn.record(
             ev.LlmRetry(turn.number, step, retry, decision.delay_ms, failed, max_retries=decision.max_retries)
         )
+        # fp: retry.recorded
         await turn.signal.wait_for(decision.delay_ms / 1000)
         return not turn.must_stop
 

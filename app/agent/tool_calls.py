@@ -62,6 +62,7 @@ class ToolCalls:
     async def _start(self, call: OpenCall) -> None:
         execution = self._execution(call)
         refusal = await self._record_call(call)
+        # fp: call.recorded
         if refusal is None:
             refusal = await self._tools.admit(execution)
         if refusal is None:
@@ -101,6 +102,7 @@ class ToolCalls:
 
     async def _run_body(self, execution: ToolExecution) -> None:
         self._results[execution.call_id] = await self._tools.dispatch(execution)
+        # fp: body.answered
         await self._record_results()
 
     async def _record_results(self) -> None:
@@ -108,6 +110,7 @@ class ToolCalls:
         async with self._recording:
             while (opened := self._turn.session.state.turn.open_calls) and opened[0].id in self._results:
                 await self._record(self._result_event(opened[0], self._results[opened[0].id]))
+                # fp: result.recorded
 
     async def _record(self, *events: ev.EventData) -> None:
         try:
@@ -127,6 +130,7 @@ class ToolCalls:
         for call in self._turn.session.state.turn.open_calls:
             recorded = replace(call, seq=self._turn.session.state.length)
             await self._record(self._call_event(call), self._result_event(recorded, ABORTED_BEFORE_DISPATCH))
+            # fp: call.skipped
 
     async def _give_up(self) -> None:
         """Something in here failed: let bodies end, record the results that exist, close the rest truthfully."""

@@ -73,8 +73,10 @@ def tail(
 
 
 def verify(
-    session_id: Annotated[str | None, typer.Argument(metavar="ID", help="The session's id.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Verify every session.")] = False,
+    session_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The session's id; without one, every session and the store.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="The same as no id.")] = False,
     head: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="A head that this log had: it must hold it.")
     ] = None,
@@ -82,16 +84,16 @@ def verify(
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check that a log is what was written.
+    """Check that a log, or every log, is what was written.
 
     Gaps, decodability, digests, grammar, pairing and order are checked, and the head digest is printed. Kept elsewhere
     and given as --head later, it also shows whether the end of the log is missing, which nothing inside the log can.
     """
     from app.entrypoints import verifying
 
-    if (session_id is None) is not every:
+    if session_id is not None and every:
         raise ConfigurationError("give a session's id, or --all")
-    if every and head is not None:
+    if session_id is None and head is not None:
         raise ConfigurationError("--head belongs to one session")
     expected = None if head is None else verifying.digest(head)
     return _look(

@@ -96,10 +96,13 @@ class Drain:
             events = session.next_batch(limits.max_batch_events, limits.max_batch_bytes)
             self._unsettled = Batch(events, self.head, reason)
         batch = self._unsettled
+        # fp: batch.made
         await self._write(batch, sent_before)
+        # fp: batch.stored
         self._unsettled = None
         self.head = batch.digest
         session.mark_durable(batch.next_seq)
+        # fp: batch.acknowledged
 
     def _written(self, writing: asyncio.Task[None]) -> None:
         self._writing = None

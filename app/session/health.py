@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from app.session.errors import PersistenceError, StoreUnusable
@@ -44,4 +45,22 @@ class Examinable(Protocol):
 
     def examine(self) -> AsyncIterator[Finding]:
         """What there is, line by line; what is found is never raised."""
+        ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A store may offer this besides the contract: what no look at its sessions, one by one, can find."""
+
+    async def faults(self) -> Sequence[str]:
+        """What is wrong, a sentence each, such as an index that leaves a session out. As slow as reading all."""
+        ...
+
+
+@runtime_checkable
+class InFiles(Protocol):
+    """A store of a file for each session may offer this besides the contract."""
+
+    def file_of(self, session_id: str) -> Path:
+        """Where a session stands; also for the name by which the list shows a file that does not tell whose it is."""
         ...

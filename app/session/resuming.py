@@ -71,6 +71,7 @@ class Resuming:
         sent_at = asyncio.get_running_loop().time()
         try:
             epoch, stored = await self._acquire(session_id, force)
+            # fp: resume.claimed
             return await self._finish(epoch, stored, sent_at)
         except BaseException:  # also where only the answer was lost: the claim then stands all the same
             self.abandoned = self._claim
@@ -91,6 +92,7 @@ class Resuming:
         asks_first = bool(self._questions(stored.session_id, fold.state, epoch))
         self._closing = None if asks_first else _closing_batch(stored, fold, {})
         self._claim = epoch
+        # fp: resume.repaired
         return self._closing
 
     def _questions(self, session_id: str, state: LogState, epoch: Epoch) -> list[RecordedCall]:
@@ -109,9 +111,11 @@ class Resuming:
         if self._closing is None and (questions := self._questions(header.id, fold.state, epoch)):
             answers, confirmed_at = await self._ask(epoch, questions, confirmed_at)
             self._closing = _closing_batch(stored, fold, answers)
+            # fp: resume.asked
             if self._closing is not None:
                 sent_at = asyncio.get_running_loop().time()
                 await self._persistence.append(header, self._closing, epoch)
+                # fp: resume.closed
                 confirmed_at = sent_at
         closing = self._closing
         if closing is None:

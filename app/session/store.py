@@ -143,8 +143,10 @@ class SessionStore:
             if not session.is_lost:
                 while session.durable < len(session):  # also what came in during the flush
                     await live.drain.flush("final")
+                # fp: release.flushed
                 session.is_live = False  # or what came in from here on would be forgotten
                 await self._end_lease(live)
+                # fp: release.ended
         except BaseException:  # also when cancelled: it stays live, unless it is lost
             session.is_live = self._live.get(session.id) is live
             if session.is_lost:
@@ -226,6 +228,7 @@ class SessionStore:
         with self._reserve_new(child_id):
             await self.persistence.check_free(child_id)
             stored = await self.persistence.read(session_id, before=None if seq is None else seq + 1)
+            # fp: fork.read
             await self._store_whole(*fork(stored, seq, child_id, self._clock(), self.extensions))
         return child_id
 
@@ -253,6 +256,7 @@ class SessionStore:
     async def delete(self, session_id: str) -> None:
         """Delete a session for good, whoever owns it; if it is live here, it is lost. Raises SessionNotFound."""
         await self.persistence.delete(check_id(session_id))
+        # fp: delete.done
         if (session := self.get(session_id)) is not None:
             self._lose(session, SessionDeleted(session_id))
 
@@ -298,8 +302,10 @@ class SessionStore:
 
     async def _store_whole(self, header: Header, batch: Batch) -> None:
         """A session in one write, owned by nobody afterwards."""
+        # fp: copy.free
         epoch = self._abandoned[header.id] = Epoch.first(self.owner)
         await self.persistence.append(header, batch, epoch)
+        # fp: copy.stored
         try:
             await self._drop_abandoned(header.id)
         except Exception as error:  # whatever the store raised: the session is stored, and its lease ends by itself

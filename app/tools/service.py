@@ -130,6 +130,7 @@ class ToolService:
         execution.nested = nested.call
         admission.has_run = True
         nested.open()
+        # fp: body.entering
         try:
             answer = await run_body(tool, admission.validated, execution, timeout_s)
         except asyncio.CancelledError:
@@ -139,6 +140,7 @@ class ToolService:
             nested.abandon()
             raise
         await nested.close()
+        # fp: body.left
         if isinstance(answer, TimedOut):
             assert timeout_s is not None
             result = outcomes.timed_out(tool, timeout_s)

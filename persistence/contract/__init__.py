@@ -11,6 +11,9 @@
 
 They need pytest and pytest-asyncio, in either of its modes, and nothing else of this project's tests. Take all of them,
 not a topic: only together do they say what the runtime relies on.
+
+The chapters crash, fence and durability start processes, each of which makes the store as this class does. Where there
+can be none, as with a store in memory, `in_one_process` says why, and they are reported as not run.
 """
 
 import pytest
@@ -20,14 +23,19 @@ _TOPICS = (
     "atomicity",
     "base",
     "concurrency",
+    "crash",
     "deleting",
+    "durability",
+    "fence",
     "identifiers",
     "local_claims",
     "ownership",
+    "processes",
     "reading",
     "repairing",
     "round_trip",
     "samples",
+    "telling",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS))
 
@@ -36,7 +44,10 @@ from persistence.contract.appending import AppendingContract  # noqa: E402
 from persistence.contract.atomicity import AtomicityContract  # noqa: E402
 from persistence.contract.base import Contract, FaultPoint, Stores  # noqa: E402
 from persistence.contract.concurrency import ConcurrencyContract  # noqa: E402
+from persistence.contract.crash import CrashContract  # noqa: E402
 from persistence.contract.deleting import DeletingContract  # noqa: E402
+from persistence.contract.durability import DurabilityContract  # noqa: E402
+from persistence.contract.fence import FenceContract  # noqa: E402
 from persistence.contract.identifiers import IdentifiersContract  # noqa: E402
 from persistence.contract.local_claims import LocalClaimsContract  # noqa: E402
 from persistence.contract.ownership import OwnershipContract  # noqa: E402
@@ -58,5 +69,8 @@ class PersistenceContract(
     DeletingContract,
     IdentifiersContract,
     ConcurrencyContract,
+    CrashContract,
+    FenceContract,
+    DurabilityContract,
 ):
     """Every topic. Stores whose claims end with their owner's process on this machine add LocalClaimsContract."""

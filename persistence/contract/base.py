@@ -44,9 +44,13 @@ class Stores:
 
 @pytest.mark.asyncio
 class Contract:
-    """A topic of the contract. A subclass says what the backend is."""
+    """A topic of the contract. A subclass says what the backend is.
+
+    `seed` is what is drawn by where chance decides, so that a longer run does not try again what was tried before.
+    """
 
     durable: ClassVar[bool]
+    seed: ClassVar[int] = 0
 
     def make_store(self, folder: Path) -> SessionPersistence:
         """A store, not open yet, of the data in `folder`. Called again in a test: another store of the same data."""
@@ -55,6 +59,9 @@ class Contract:
     def failing(self, store: SessionPersistence, point: FaultPoint) -> AbstractContextManager[None]:
         """While inside, every append through `store` fails at that point, as a full disk or a lost server makes it."""
         raise NotImplementedError
+
+    def tally(self, what: str, *, runs: int, acknowledged: int, violations: int) -> None:
+        """Told, before it passes or fails, how often a test has killed, stopped or read, and of how many events."""
 
     @pytest_asyncio.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:

@@ -16,7 +16,7 @@ from app.session.persistence import Repair, SessionRow, StoredLog
 from app.session.record import SessionEvent
 from persistence import place, rules
 from persistence.jsonl import errors, reading, writing
-from persistence.jsonl.directory import Directory
+from persistence.jsonl.directory import Directory, is_name, name_of
 from persistence.jsonl.listing import Listing
 from persistence.jsonl.looking import look
 from persistence.worker import Worker
@@ -76,6 +76,10 @@ class JsonlPersistence:
         path = self._directory.path
         for finding in await asyncio.to_thread(lambda: list(place.survey("directory", path, path.glob("*.jsonl")))):
             yield finding
+
+    def file_of(self, session_id: str) -> Path:
+        """See app.session.health."""
+        return self._directory.path / (session_id if is_name(session_id) else name_of(session_id))
 
     async def check_free(self, session_id: str) -> None:
         """See the contract."""

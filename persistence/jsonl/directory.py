@@ -34,6 +34,11 @@ def name_of(session_id: str) -> str:
     return f"{hashlib.blake2b(session_id.encode('utf-8'), digest_size=32).hexdigest()}.jsonl"
 
 
+def is_name(text: str) -> bool:
+    """Whether the file of a session may be called that."""
+    return _NAME.fullmatch(text) is not None
+
+
 class Directory:
     """Opened once, and used by its descriptor; again only when another one stands at its path (a restored backup)."""
 
@@ -69,7 +74,7 @@ class Directory:
         descriptor = os.open(".", _OPEN_DIRECTORY, dir_fd=self._current())
         try:
             with os.scandir(descriptor) as entries:
-                return {entry.name: entry.inode() for entry in entries if _NAME.fullmatch(entry.name)}
+                return {entry.name: entry.inode() for entry in entries if is_name(entry.name)}
         finally:
             os.close(descriptor)
 
@@ -111,7 +116,9 @@ class Directory:
             raise
         finally:
             os.close(descriptor)
+        # fp: jsonl.tombstone_made
         disk.rename(file.directory, temporary, file.name)
+        # fp: jsonl.tombstone_there
 
     def _current(self) -> int:
         found = disk.identity(self.path.stat())

@@ -84,8 +84,11 @@ class LogFile:
         try:
             if os.fstat(self._descriptor).st_size != at:
                 disk.cut(self._descriptor, at)
+            # fp: jsonl.at_end
             disk.write(self._descriptor, data, at)
+            # fp: jsonl.written
             disk.sync(self._descriptor)
+            # fp: jsonl.synced
             if new:
                 disk.sync_names(self.directory)
         except BaseException:

@@ -25,6 +25,7 @@ def append(directory: Directory, header: Header, batch: Batch, epoch: Epoch) -> 
             seen = look(header.id, file)
             outcome = rules.decide(found(seen), header, batch, epoch, digests(header.id, file, seen))
             if file is None:
+                # fp: jsonl.no_file
                 continue  # the batch creates the session: make the file, and look again under its lock
             if outcome == "create":
                 _create(file, header, batch, epoch)

@@ -96,6 +96,11 @@ class PostgresPersistence:
         """See app.session.health."""
         return self._database.examine(migrates=self._migrates)
 
+    async def faults(self) -> Sequence[str]:
+        """See app.session.health. Damaged pages are the server's to tell, which it does by their checksums."""
+        rows = await self._database.read("", lambda connection: connection.fetch(self._queries.strays))
+        return [f"events of session {session_id!r}: there is none" for (session_id,) in rows]
+
     async def check_free(self, session_id: str) -> None:
         """See the contract."""
         check_id(session_id)
@@ -129,6 +134,7 @@ class PostgresPersistence:
                 rules.check_repair(batch, row)
                 claim = session_id, epoch.number, epoch.token, owner.name, owner.lease_s
                 await connection.execute(self._queries.claim, *claim)
+                # fp: postgres.claiming
                 if batch is not None:
                     await self._writer.one(connection, Writing(Header(session_id, row.header_text, 0), batch, epoch))
                 sent.append((epoch, log))

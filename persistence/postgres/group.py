@@ -173,7 +173,9 @@ class GroupCommit:
 
     async def _send(self, link: Link, waiting: _Waiting) -> None:
         warnings = link.warnings
+        # fp: postgres.sending
         await self._writer.one(link.connection, waiting.writing, is_repeated=waiting.was_sent)
+        # fp: postgres.answered
         if link.warnings != warnings:
             raise PersistenceUnavailable(
                 waiting.session_id, "the server committed with a warning, perhaps only for itself"

@@ -82,6 +82,7 @@ async def migrate(connection: Connection, schema: str, known: Sequence[Migration
             await connection.execute(
                 with_schema(_APPLY, schema), missing[0].version, missing[0].name, missing[0].checksum
             )
+        # fp: postgres.migrated
         applied.append(missing[0].name)
 
 

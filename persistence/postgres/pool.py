@@ -104,4 +104,6 @@ async def transaction(connection: Connection, begin: str = READ_WRITE) -> AsyncI
         if not isinstance(error, errors.FOREIGN) or errors.leaves_the_connection_usable(error):
             await connection.execute("rollback")
         raise
+    # fp: postgres.committing
     await connection.execute("commit")
+    # fp: postgres.committed

@@ -28,6 +28,7 @@ class Queries:
     read_from: str
     list: str
     list_from_the_newest: str
+    strays: str
     bury: str
     drop_events: str
     is_known: str

@@ -141,6 +141,11 @@ from @schema@.sessions
 where header is not null
 order by created_at desc, id desc limit $1
 
+-- :name strays
+-- Ids of which there are events and neither a session nor a tombstone, twenty at most.
+select distinct e.session_id
+from @schema@.events e where not exists (select from @schema@.sessions s where s.id = e.session_id) limit 20
+
 -- :name bury
 -- Leave of a session its tombstone.
 update @schema@.sessions

@@ -78,6 +78,10 @@ class SqlitePersistence:
         for finding in await asyncio.to_thread(lambda: list(file.examine(self._path.absolute()))):
             yield finding
 
+    async def faults(self) -> Sequence[str]:
+        """See app.session.health."""
+        return await self._read("", reading.faults)
+
     async def check_free(self, session_id: str) -> None:
         """See the contract."""
         check_id(session_id)

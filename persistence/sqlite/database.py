@@ -44,13 +44,16 @@ class Database:
         connection = self._current()
         try:
             self._patiently(connection, "BEGIN IMMEDIATE" if self._mode == "rw" else "BEGIN")
+            # fp: sqlite.begun
             result = job(connection)
+            # fp: sqlite.committing
             connection.execute("COMMIT")
         except BaseException as error:  # whatever it was, the transaction ends here
             self._roll_back(connection)
             if errors.primary(error) == sqlite3.SQLITE_READONLY:
                 self.close()  # a -wal file that cannot be opened for writing is opened for reading, and stays so
             raise
+        # fp: sqlite.committed
         return result
 
     def close(self) -> None:
@@ -88,6 +91,7 @@ class Database:
         self._patiently(connection, "BEGIN IMMEDIATE")  # of several processes that start at once, one writes the schema
         try:
             file.install(self._path, connection)
+            # fp: sqlite.schema_made
             connection.execute("COMMIT")
         except BaseException:  # it stays as it was: empty, or somebody else's
             self._roll_back(connection)
@@ -97,6 +101,7 @@ class Database:
             raise StoreUnusable(
                 str(self._path), f"its journal is {journal!r} where 'wal' with full synchronisation is needed"
             )
+        # fp: sqlite.ready
         connection.execute("PRAGMA busy_timeout = 0")  # from here on, `_patiently` waits
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from app.session.errors import NoStore, StoreUnusable, UnsupportedSchema
 from app.session.health import Finding
 from persistence import place
-from persistence.sqlite import errors
+from persistence.sqlite import errors, journal
 
 APPLICATION_ID = 0x62666864
 VERSION = 1
@@ -24,10 +24,12 @@ _preparing = threading.Lock()
 
 
 def prepare(path: Path) -> None:
-    """Create the file if there is none. Raises StoreUnusable for one that is not ours; OSError, sqlite3.Error."""
+    """Create the file if there is none. Raises StoreUnusable for another's or a damaged one; OSError, sqlite3.Error."""
     with _preparing:  # closing a file drops the locks that SQLite holds on it for this whole process
         _refuse_foreign(path)
+        journal.check(path)
         _create(path)
+        # fp: sqlite.file_there
 
 
 def missing(path: Path) -> NoStore | None:

@@ -34,6 +34,7 @@ _LIST_FROM_THE_NEWEST = """
 SELECT id, header, created_at, next_seq, last_write, epoch, owner, lease_until - (SELECT now FROM clock), title
 FROM sessions WHERE header IS NOT NULL ORDER BY created_at DESC, id DESC LIMIT ?
 """
+_STRAYS = "SELECT DISTINCT session FROM events WHERE session NOT IN (SELECT key FROM sessions) LIMIT 20"
 _INT, _TEXT = (int,), (str,)
 _MAYBE_INT, _MAYBE_TEXT = (int, type(None)), (str, type(None))
 _ROW_KINDS = (_INT, _INT, *[_MAYBE_TEXT] * 3, *[_MAYBE_INT] * 2, _INT, _INT)
@@ -97,6 +98,15 @@ def read_list(connection: sqlite3.Connection, limit: int, after: tuple[int, str]
         return [_listed(values) for values in connection.execute(*query)]
     finally:
         connection.text_factory = str
+
+
+def faults(connection: sqlite3.Connection) -> list[str]:
+    """What is wrong with the database, twenty things of a kind at most."""
+    found = [line for (text,) in connection.execute("PRAGMA integrity_check(20)") for line in text.splitlines()]
+    strays = connection.execute(_STRAYS).fetchall()
+    return [line for line in found if line != "ok" and not line.startswith("***")] + [
+        f"events of a session of key {key}: there is none" for (key,) in strays
+    ]
 
 
 def _any_text(stored: bytes) -> str:

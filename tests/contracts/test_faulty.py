@@ -20,6 +20,7 @@ from tests.support.faults import DOWN, FailAfter, FailBefore, FaultyPersistence
 
 class TestFaultyWithoutFaults(PersistenceContract):
     durable = False
+    in_one_process = "a store in memory has no other process"
 
     @pytest.fixture(autouse=True)
     def shared(self) -> None:

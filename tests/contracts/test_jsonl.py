@@ -9,22 +9,16 @@ from pathlib import Path
 from app.session.persistence import SessionPersistence
 from persistence.contract import FaultPoint, LocalClaimsContract, PersistenceContract
 from persistence.jsonl import JsonlPersistence
+from tests.support.kit import Counted
 from tests.support.system_calls import failing, full_after
 
-FOLDER = "sessions"
 
-
-def make_store(folder: Path) -> JsonlPersistence:
-    """A store in a folder of a test."""
-    return JsonlPersistence(folder / FOLDER)
-
-
-class TestJsonl(PersistenceContract, LocalClaimsContract):
+class TestJsonl(Counted, PersistenceContract, LocalClaimsContract):
+    kind = "jsonl"
     durable = True
-    factory = f"{__name__}:make_store"
 
     def make_store(self, folder: Path) -> JsonlPersistence:
-        return make_store(folder)
+        return JsonlPersistence(folder / "sessions")
 
     @contextmanager
     def failing(self, store: SessionPersistence, point: FaultPoint) -> Iterator[None]:

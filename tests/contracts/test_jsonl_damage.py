@@ -27,6 +27,7 @@ from persistence.contract import Writer
 from persistence.contract.samples import message, messages, owner
 from persistence.jsonl import JsonlPersistence
 from persistence.jsonl.directory import name_of
+from tests.support.counting import SEED, count
 
 BATCHES, SIZE = 5, 2
 
@@ -94,7 +95,8 @@ async def test_a_file_that_is_cut_anywhere_keeps_its_whole_batches(
     whole, events = path.read_bytes(), writers["a"].events
     after = ends(whole)
     assert after[-1] == len(whole)
-    for size in range(after[-4] if len(after) > 3 else 0, len(whole) + 1):
+    sizes = range(after[-4], len(whole) + 1)
+    for size in sizes:
         path.write_bytes(whole[:size])
         batches = sum(end <= size for end in after)
         kept = after[batches - 1]
@@ -113,6 +115,7 @@ async def test_a_file_that_is_cut_anywhere_keeps_its_whole_batches(
         log = await other.read("a")
         assert (list(log.events), log.torn) == (taken.events, None)
         verify(log, {})
+    count("cut at each byte, jsonl", runs=len(sizes), acknowledged=len(sizes) * len(events))
     await other.close()
 
 
@@ -205,9 +208,10 @@ async def test_no_flipped_bit_gives_another_log_or_cuts_one(
     store: JsonlPersistence, writers: dict[str, Writer], tmp_path: Path
 ) -> None:
     """DIG-01: in every byte of the file; a batch that was acknowledged is never taken for a rest."""
-    path, chance = tmp_path / name_of("a"), random.Random(1)
+    path, chance = tmp_path / name_of("a"), random.Random(SEED)
     whole, writer = path.read_bytes(), writers["a"]
     outcomes: dict[str, int] = {}
+    unnoticed: list[str] = []
     for at in range(len(whole)):
         flipped = bytearray(whole)
         flipped[at] ^= 1 << chance.randrange(8)
@@ -221,8 +225,11 @@ async def test_no_flipped_bit_gives_another_log_or_cuts_one(
                 await store.acquire("a", owner("berta"), force=True, repair=closing)
         else:
             changed = f"{whole[at : at + 1]!r} to {bytes(flipped[at : at + 1])!r} at {at} of {len(whole)}"
-            pytest.fail(f"{changed} went unnoticed: {log.torn}, {log.next_seq} of {writer.seq} events")
+            unnoticed.append(f"{changed}: {log.torn}, {log.next_seq} of {writer.seq} events")
         assert path.read_bytes() == flipped
+    runs, acknowledged = len(whole), len(whole) * writer.seq
+    count("bytes flipped, jsonl", runs=runs, acknowledged=acknowledged, violations=len(unnoticed), seeds=str(SEED))
+    assert unnoticed == []
     assert outcomes["CorruptLog"] > len(whole) - 20
 
 

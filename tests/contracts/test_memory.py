@@ -17,6 +17,7 @@ from persistence.memory import MemoryPersistence
 
 class TestMemory(PersistenceContract):
     durable = False
+    in_one_process = "a store in memory has no other process"
 
     @pytest.fixture(autouse=True)
     def shared(self) -> None:

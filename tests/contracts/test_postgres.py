@@ -13,6 +13,7 @@ import pytest
 from app.session.persistence import SessionPersistence
 from persistence.contract import FaultPoint, PersistenceContract
 from persistence.postgres import PostgresPersistence
+from tests.support.kit import Counted
 from tests.support.postgres import run_sql
 
 PLANT = """
@@ -31,9 +32,10 @@ for each row execute function beforehand.fault()
 """
 
 
-class PostgresContract(PersistenceContract):
+class PostgresContract(Counted, PersistenceContract):
     """What the store says about itself, however it is reached."""
 
+    kind = "postgres"
     durable = True
 
     @pytest.fixture(autouse=True)

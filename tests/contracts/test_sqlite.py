@@ -11,13 +11,9 @@ from pathlib import Path
 from app.session.persistence import SessionPersistence
 from persistence.contract import FaultPoint, LocalClaimsContract, PersistenceContract
 from persistence.sqlite import SqlitePersistence
+from tests.support.kit import Counted
 
 FILE = "sessions.db"
-
-
-def make_store(folder: Path) -> SqlitePersistence:
-    """A store in a folder of a test."""
-    return SqlitePersistence(folder / FILE)
 
 
 @contextmanager
@@ -46,13 +42,13 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class TestSqlite(PersistenceContract, LocalClaimsContract):
+class TestSqlite(Counted, PersistenceContract, LocalClaimsContract):
+    kind = "sqlite"
     durable = True
-    factory = f"{__name__}:make_store"
 
     def make_store(self, folder: Path) -> SessionPersistence:
         self.path = folder / FILE
-        return make_store(folder)
+        return SqlitePersistence(self.path)
 
     @contextmanager
     def failing(self, store: SessionPersistence, point: FaultPoint) -> Iterator[None]:

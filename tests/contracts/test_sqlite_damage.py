@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from app.session.verification import verify
 from persistence.contract import Writer
 from persistence.contract.samples import message, owner
 from persistence.sqlite import SqlitePersistence
+from tests.support.counting import SEED, amount, count
 
 REFUSALS = (CorruptLog, SessionNotFound, StoreUnusable, UnknownEventType, UnsupportedFormat)
 
@@ -51,29 +53,139 @@ def change(path: Path, *statements: str) -> None:
             assert connection.execute(statement).rowcount > 0
 
 
+def put(path: Path, database: bytes | bytearray, wal: bytes | bytearray = b"") -> None:
+    """A database, and what a crash left beside it."""
+    for name, content in (("", database), ("-wal", wal), ("-shm", b"")):
+        path.with_name(path.name + name).write_bytes(content)
+
+
+async def what_is_told(path: Path, writers: list[Writer]) -> str:
+    """How it is found that something is wrong, by whoever opens, lists, reads or verifies; fails if nobody finds it."""
+    store = SqlitePersistence(path)
+    try:
+        await store.open()
+        rows = await store.list(10)
+    except REFUSALS as error:
+        await store.close()
+        return type(error).__name__
+    told = {type(row.problem).__name__ for row in rows if row.problem}
+    for writer in writers:
+        try:
+            log = await store.read(writer.id)
+            verify(log, {})
+            assert (log.header_text, list(log.events), log.head) == (writer.header.text, writer.events, writer.head)
+            is_whole = True
+        except (CorruptLog, UnknownEventType, UnsupportedFormat) as error:
+            told.add(type(error).__name__)
+            is_whole = False
+        except SessionNotFound:  # by the index; its row may be listed yet, under this id or another
+            is_whole = False
+        if (not is_whole or writer.id not in [row.session_id for row in rows]) and not told:
+            assert await store.faults() != [], f"{writer.id} is gone, and nobody says so"
+            told.add("a fault of the store")
+    await store.close()
+    return min(told, default="equal")
+
+
 async def test_no_flipped_bit_gives_another_log(tmp_path: Path) -> None:
-    """DIG-01."""
+    """DIG-01: in every byte that is not NUL, and in some that are; no session is gone without a word either."""
     path = tmp_path / "s.db"
     writers = await make(path)
     whole = path.read_bytes()
-    chance = random.Random(1)
-    filled = [n for n, byte in enumerate(whole) if byte]
-    outcomes: dict[str, int] = {}
-    for n, at in enumerate([*range(100), *chance.sample(filled, 500)]):
+    chance = random.Random(SEED)
+    zeros = [at for at, byte in enumerate(whole) if not byte]
+    places = [at for at, byte in enumerate(whole) if byte]
+    places += chance.sample(zeros, min(amount("FLIPPED_ZEROS", 500), len(zeros)))
+    outcomes = Counter[str]()
+    unnoticed: list[str] = []
+    copy = tmp_path / "copy.db"
+    for at in places:
+        flipped = bytearray(whole)
+        bit = chance.randrange(8)
+        flipped[at] ^= 1 << bit
+        put(copy, flipped)
+        try:
+            outcomes[await what_is_told(copy, writers)] += 1
+        except AssertionError as error:
+            unnoticed.append(f"bit {bit} of byte {at}: {error}")
+    acknowledged = len(places) * sum(writer.seq for writer in writers)
+    runs, seeds = len(places), str(SEED)
+    count("bytes flipped, sqlite", runs=runs, acknowledged=acknowledged, violations=len(unnoticed), seeds=seeds)
+    assert unnoticed == []
+    assert min(outcomes["equal"], outcomes["CorruptLog"], outcomes["StoreUnusable"]) > 200, outcomes
+
+
+async def test_no_flipped_bit_of_what_a_crash_left_loses_what_was_committed(tmp_path: Path) -> None:
+    """DIG-01: in the -wal file; of the last transaction alone nothing tells whether it had been committed.
+
+    SQLite reads up to the first frame that is wrong, and takes what comes then for the rest of a write.
+    """
+    path = tmp_path / "s.db"
+    wal = tmp_path / "s.db-wal"
+    store = SqlitePersistence(path)
+    await store.open()
+    writer = Writer.new(store, "a")
+    for batch in range(3):
+        await writer.write(events=[message(2 * batch + n, "hello", id=f"m{batch}.{n}") for n in (0, 1)])
+    sure = wal.stat().st_size
+    await writer.write(1)
+    database, whole = path.read_bytes(), wal.read_bytes()
+    await store.close()
+    chance = random.Random(SEED)
+    copy = tmp_path / "copy.db"
+    outcomes = Counter[str]()
+    wrong: list[str] = []
+    places = [*range(56), *chance.sample(range(56, len(whole)), amount("FLIPPED_WAL", 1_000))]
+    for at in places:
         flipped = bytearray(whole)
         flipped[at] ^= 1 << chance.randrange(8)
-        copy = tmp_path / f"{n}.db"
-        copy.write_bytes(flipped)
-        for writer in writers:
-            try:
-                log = await load(copy, writer.id)
-            except REFUSALS as error:
-                outcomes[type(error).__name__] = outcomes.get(type(error).__name__, 0) + 1
-            else:
-                assert (log.header_text, list(log.events)) == (writer.header.text, writer.events), f"bit at {at}"
-                assert log.head == writer.head
-                outcomes["equal"] = outcomes.get("equal", 0) + 1
-    assert min(outcomes["equal"], outcomes["CorruptLog"]) > 50, outcomes
+        put(copy, database, flipped)
+        try:
+            found = list((await load(copy, "a")).events)
+        except StoreUnusable:
+            outcome = "told"
+            assert copy.with_name("copy.db-wal").read_bytes() == flipped
+        else:
+            outcome = {7: "equal", 6: "without the last"}.get(len(found), "less")
+            if found != writer.events[: len(found)] or (outcome != "equal" and at < sure) or outcome == "less":
+                wrong.append(f"byte {at} of {sure} and {len(whole)}: {len(found)} events")
+        outcomes[outcome] += 1
+    runs, acknowledged, seeds = len(places), len(places) * 6, str(SEED)
+    count("bytes flipped, sqlite -wal", runs=runs, acknowledged=acknowledged, violations=len(wrong), seeds=seeds)
+    assert wrong == []
+    assert outcomes["told"] > len(places) / 2, outcomes
+
+
+@pytest.mark.parametrize("begun_anew", [False, True], ids=["", "after an older journal"])
+async def test_the_rest_of_a_write_is_no_damage(tmp_path: Path, begun_anew: bool) -> None:
+    """ST-07 for SQLite: a last transaction any part of which is missing, also where older ones stand behind it."""
+    path, copy = tmp_path / "s.db", tmp_path / "copy.db"
+    wal = tmp_path / "s.db-wal"
+    store = SqlitePersistence(path)
+    await store.open()
+    writer = Writer.new(store, "a")
+    for _ in range(5):
+        await writer.write(2)
+    if begun_anew:
+        change_journal(path)
+    before = wal.read_bytes()
+    await writer.write(2)
+    database, whole = path.read_bytes(), wal.read_bytes()
+    await store.close()
+    last = [at for at in range(len(whole)) if at >= len(before) or whole[at] != before[at]]
+    assert (last[-1] < len(before)) is begun_anew
+    for at in range(last[0] if begun_anew else last[0] + 32, last[-1], 301):
+        older = before[at:] if begun_anew else b""
+        for torn in (whole[:at] + older, whole[:at] + bytes(512) + whole[at + 512 :]):
+            put(copy, database, torn)
+            log = await load(copy, "a")
+            assert list(log.events) in (writer.events, writer.events[:-2])
+
+
+def change_journal(path: Path) -> None:
+    """Have the next transaction begin the -wal file anew: what is in it stays until it is written over."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        assert connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0] == 0
 
 
 A, B = (f"(SELECT key FROM sessions WHERE id = '{id}') * 4294967296" for id in "ab")

@@ -28,7 +28,7 @@ from app.session.record import SessionEvent
 from app.session.session import Session
 from tests.crash.holding import INSIDE, HeldPersistence, Hold
 from tests.crash.ledger import Ledger, digest, fingerprint
-from tests.crash.stories import STORIES, World, turn_end
+from tests.crash.stories import World, story_of, turn_end
 from tests.crash.telling import told
 from tests.support.house import House
 from tests.support.recording import record
@@ -55,14 +55,14 @@ class Part:
 class Child:
     """The process from inside: its part, and what the part is played with."""
 
-    def __init__(self, part: Part, parent: Connection) -> None:
+    def __init__(self, part: Part, parent: Connection | None = None) -> None:
         self.part = part
         self.place: Place = place_of(*part.place)
         self.ledger = Ledger(Path(part.place[1]) / LEDGER)
         self.hold = Hold(parent, part.hold)
         self.world = World(self.hold, self.ledger)
         self.persistence = HeldPersistence(self.place.persistence(), self.hold, self.ledger)
-        self.story = STORIES[part.story]
+        self.story = story_of(part.story)
         self.house = House(
             self.story.answers(self.world),
             self.world.tools,
@@ -179,13 +179,34 @@ async def begin(child: Child) -> None:
         await child.persistence.append(header, Batch(events, header.digest, "import"), epoch)
 
 
+async def copy(child: Child) -> None:
+    """Fork the session that is there, carry the fork over to another id, and delete it."""
+    async with child.house.opened():
+        sessions = child.house.sessions
+        child.ledger.note("copied", copy=await sessions.fork("s", new_id="fork"))
+        header, *lines = [line async for line in await sessions.export("fork")]
+        child.ledger.note("copied", copy=await sessions.import_([header.replace('"fork"', '"carried"'), *lines]))
+        await sessions.delete("fork")
+        child.ledger.note("deleted", copy="fork")
+
+
+async def migrate(child: Child) -> None:
+    """Make the tables of a store on a server."""
+    await child.place.persistence().migrate()  # type: ignore[attr-defined]  # only such a one is given this part
+
+
 PLAYS: dict[str, Callable[[Child], Awaitable[None]]] = {
-    play.__name__: play for play in (tell, lose, resume, go_on, inject, forget, begin)
+    play.__name__: play for play in (tell, lose, resume, go_on, inject, forget, begin, copy, migrate)
 }
 
 
+def live(part: Part) -> None:
+    """Play a part that is held nowhere. Raises what it raises."""
+    asyncio.run(_play(Child(part)))
+
+
 def main(parent: Connection, part: Part) -> None:
-    """The whole life of a child."""
+    """The whole life of a child that is held somewhere."""
     warnings.simplefilter("error")
     try:
         child = Child(part, parent)

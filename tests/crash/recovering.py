@@ -90,6 +90,14 @@ async def recover(place: Place) -> Recovered:
     )
 
 
+async def check_nothing_happened(place: Place) -> None:
+    """Nothing was stored, so nothing left the process; the id is free in a store that opens."""
+    assert {note.what for note in ledger.read(place.directory / LEDGER)} <= {"began", "claim", "append"}
+    house = recovering_house(place)
+    async with house.agent("s") as agent:
+        assert (await agent.wait(agent.send("go"))).reason == "completed"
+
+
 def recovering_house(place: Place) -> House:
     """A process that could run every tool, should it want to, and asks a model that never calls one."""
     world = World(Hold(), ledger.Ledger(place.directory / LEDGER))

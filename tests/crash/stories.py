@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NoReturn
 
 from app.agent.agent import Agent
-from app.llm.scripted import call, fail, gate, say
+from app.llm.scripted import Step, call, fail, gate, say
 from app.middleware import Handler
 from app.session.recovery import Completed, Reconciled, RecordedCall
 from app.session.store import SessionStore
@@ -205,3 +207,27 @@ STORIES = {
     ),
     "long": Story(_long, prompts=("one", "two"), acknowledges=True),
 }
+
+
+def story_of(name: str) -> Story:
+    """The story of that name; `drawn 7` is one that the seed 7 draws."""
+    return STORIES[name] if name in STORIES else _drawn(int(name.removeprefix("drawn ")))
+
+
+def _drawn(seed: int) -> Story:
+    lots = random.Random(seed)
+    ids = (f"c{number}" for number in count(1))
+    tools = ("act", "look", "look", "act_within", "act_and_steer", "act_and_inject", "act_and_remember")
+    answers: list[Any] = []
+    for _ in range(lots.randint(2, 5)):
+        match lots.choice(("calls", "calls", "calls", "text", "failure")):
+            case "calls":
+                answers.append([call(lots.choice(tools), {}, id=next(ids)) for _ in range(lots.randint(1, 3))])
+            case "text":
+                answers.append(say("One, two", chunks=2))
+            case _:
+                answers.append(fail("RATE_LIMIT"))
+    answers.append(Step(say("Done"), repeat=True))
+    policies = (SemanticCheckpointPolicy, SemanticCheckpointPolicy, EveryEventCheckpointPolicy)
+    prompts = ("one", "two", "three")[: lots.randint(1, 3)]
+    return Story(lambda world: answers, prompts, lots.choice(policies), acknowledges=lots.random() < 0.5)

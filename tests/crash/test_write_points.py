@@ -11,7 +11,7 @@ from app.session.errors import SessionNotFound
 from tests.crash import ledger
 from tests.crash.child import LEDGER, Part
 from tests.crash.killing import Process
-from tests.crash.recovering import Recovered, recover, recovering_house
+from tests.crash.recovering import Recovered, check_nothing_happened, recover
 from tests.support import counting
 from tests.support.stores import Kind, Place
 
@@ -52,14 +52,6 @@ async def test_whatever_was_acknowledged_survives_a_kill_at_any_write_point(
     assert seen == sorted(seen), "a later point never finds less"
     assert seen[0] == 0
     assert seen[-1] > 40, "the last ones find both turns"
-
-
-async def check_nothing_happened(place: Place) -> None:
-    """Nothing was stored, so nothing left the process; the id is free in a store that opens."""
-    assert {note.what for note in ledger.read(place.directory / LEDGER)} <= {"began", "claim", "append"}
-    house = recovering_house(place)
-    async with house.agent("s") as agent:
-        assert (await agent.wait(agent.send("go"))).reason == "completed"
 
 
 def check_steps(recovered: Recovered) -> None:

@@ -32,7 +32,8 @@ def _in(directory: str, names: str) -> tuple[str, ...]:
 
 _PROCESSES = "boundaries claims crash_points killed_recovering torn_writes write_points"
 _SERVERS = """
-claims connections crowded failover frames group_commit migrations outcomes partitions refusals restarts time_zones turns
+claims connections crowded failover frames group_commit migrations outcomes partitions refusals restarts time_zones
+turns
 """
 
 LAYERS = (
@@ -45,6 +46,7 @@ LAYERS = (
         portions=5,
     ),
     Layer("processes", _in("crash", _PROCESSES)),
+    Layer("failpoints", _in("crash", "failpoints"), portions=20),
     Layer("workers", _in("crash", "workers"), soak={"WORKER_ROUNDS": 200}, portions=5),
     Layer("power", _in("crash", "power_cuts"), soak={"POWER_CUTS": 50}, portions=2),
     Layer("disks", _in("crash", "failing_calls")),
@@ -55,6 +57,12 @@ LAYERS = (
         crash={"RESTARTS": 10, "PROMOTIONS": 3},
         soak={"RESTARTS": 100, "PROMOTIONS": 10, "POOLER_KILLS": 20, "FULL_DISKS": 5},
         portions=10,
+    ),
+    Layer(
+        "contracts",
+        _tests("contracts"),
+        soak={"KIT_KILLS": 100, "KIT_STOPS": 30, "FLIPPED_ZEROS": 20_000, "FLIPPED_WAL": 20_000},
+        portions=1,
     ),
     Layer("mutants", ("tests.mutants",)),
 )

@@ -349,6 +349,20 @@ MUTANTS = [
         "tests/integration/postgres/test_failover.py",
     ),
     Mutant(
+        "a journal is opened that lost what was committed",
+        "persistence/sqlite/file.py",
+        "journal.check(path)",
+        "pass",
+        "tests/contracts/test_sqlite_damage.py",
+    ),
+    Mutant(
+        "an index that leaves a session out is not looked at",
+        "persistence/sqlite/reading.py",
+        """    return [line for line in found if line != "ok" and not line.startswith("***")] + [""",
+        "    return [] + [",
+        "tests/conformance/test_verifying.py",
+    ),
+    Mutant(
         "the rest of a write is not cut away",
         "persistence/jsonl/file.py",
         "if os.fstat(self._descriptor).st_size != at:",

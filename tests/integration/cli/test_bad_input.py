@@ -169,7 +169,8 @@ BAD: list[tuple[str, tuple[str, ...], dict[str, Any], int, str]] = [
         2,
         "--head '12' is no digest: 64 hexadecimal digits, as `verify` prints them",
     ),
-    ("neither a session nor all", ("verify",), {}, 2, "give a session's id, or --all"),
+    ("both a session and all", ("verify", "s", "--all"), {}, 2, "give a session's id, or --all"),
+    ("a head of no session", ("verify", "--head", "00" * 32), {}, 2, "--head belongs to one session"),
     ("deleting half-heartedly", ("delete", "s"), {}, 2, "deleting 's' cannot be undone; say --yes to do it"),
 ]
 
