@@ -55,6 +55,7 @@ SERVICES = {
     "docker-compose": "docker-compose",
     "ip": "iproute2",
     "mkfs.xfs": "xfsprogs",
+    "etcd": "etcd-server",
 }
 """Programs that some tests need, and Debian's packages of them. Without them those tests say that they did not run."""
 

@@ -58,6 +58,7 @@ LAYERS = (
         soak={"RESTARTS": 100, "PROMOTIONS": 10, "POOLER_KILLS": 20, "FULL_DISKS": 5},
         portions=10,
     ),
+    Layer("patroni", _in("integration/postgres", "patroni"), soak={"FAILOVERS": 5, "PARTITIONS": 5}, portions=2),
     Layer(
         "contracts",
         _tests("contracts"),

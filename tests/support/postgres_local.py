@@ -57,8 +57,8 @@ class LocalServer:
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = dict(settings or {})
-        self._user = _unprivileged()
-        self.binaries = _usable(_find(), self._user)
+        self._user = unprivileged()
+        self.binaries = binaries_for(self._user)
         self._root = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path is 107 bytes long at most
         self._log = self._root / "log"
         self._server: subprocess.Popen[bytes] | None = None
@@ -169,7 +169,7 @@ class LocalServer:
         return {"cwd": "/", "user": self._user, "extra_groups": []} if self._user else {"cwd": "/"}
 
 
-def _unprivileged() -> str | None:
+def unprivileged() -> str | None:
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -177,6 +177,11 @@ def _unprivileged() -> str | None:
             pwd.getpwnam(name)
             return name
     raise NotAvailable("this is root, and there is no unprivileged account for a server")
+
+
+def binaries_for(user: str | None) -> Path:
+    """Where an account finds the server's binaries. Raises NotAvailable."""
+    return _usable(_find(), user)
 
 
 def _find() -> Path:
