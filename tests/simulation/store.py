@@ -30,12 +30,16 @@ TIMEOUT_S = 1.0
 
 
 class Server:
-    """`fault_rate` is the share of requests that something happens to. `happened` counts all sorts of things."""
+    """`fault_rate` is the share of requests that something happens to; `happened` counts all sorts of things.
+
+    `sent` and `refused` count batches by their digests, which two owners may share: both begin the same turn.
+    """
 
     def __init__(self, time: Callable[[], float], lots: random.Random) -> None:
         self.fault_rate = 0.0
         self.acknowledged: dict[str, dict[int, str]] = {}
-        self.rejected: list[tuple[str, bytes]] = []
+        self.sent: Counter[bytes] = Counter()
+        self.refused: Counter[bytes] = Counter()
         self.violations: list[str] = []
         self.happened: Counter[str] = Counter()
         self.lots = lots
@@ -133,7 +137,6 @@ class Client:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._unknown: set[bytes] = set()
 
     async def open(self) -> None:
         """There is nothing to open."""
@@ -149,16 +152,13 @@ class Client:
             await store.append(header, batch, epoch)
             self._server.watch_append(header.id, epoch)
 
+        self._server.sent[batch.digest] += 1
         try:
             await self._ask(header.id, append)
         except (SessionFenced, SequenceConflict, SessionExists) as refusal:
             if isinstance(refusal, SequenceConflict):  # this epoch's writer is alone here, and knows what it wrote
                 self._server.violations.append(f"a batch was in conflict: {refusal}")
-            if batch.digest not in self._unknown:
-                self._server.rejected.append((header.id, batch.digest))
-            raise
-        except BaseException:  # no answer, or nobody waits for it any more
-            self._unknown.add(batch.digest)
+            self._server.refused[batch.digest] += 1
             raise
         self._server.acknowledge(header.id, batch.events)
 

@@ -25,6 +25,12 @@ KINDS = (
 """What has to come to pass in some world, or the worlds try less than they say."""
 
 
+RECORDED = {
+    30886: "a new owner begins the turn that the old one began in the same millisecond: the batches are equal",
+}
+"""Worlds in which something was found once, and what. They mean what they meant as long as worlds are drawn alike."""
+
+
 def _tallied(outcomes: object) -> Tally:
     tally = Tally()
     for outcome in outcomes:  # type: ignore[attr-defined]
@@ -42,6 +48,10 @@ def test_nothing_happens_in_any_world_that_may_not():
     assert _told(tally) == []
     assert min(tally.acknowledged, tally.requests, tally.bodies) > SEEDS  # or nothing much happened at all
     assert [kind for kind in KINDS if not tally.happened[kind]] == []
+
+
+def test_nothing_happens_any_more_where_something_was_found():
+    assert _told(_tallied(worlds(RECORDED))) == []
 
 
 def test_a_process_may_be_killed_at_each_of_its_steps():

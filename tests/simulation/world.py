@@ -65,7 +65,7 @@ async def _play(loop: SimulatedLoop, seed: int, kill_at: int | None) -> Outcome:
     for copy, fate in promises.copies.items():
         wrong += of_copy(fate, await _stored(server, copy), origin)
     acknowledged = server.acknowledged.get("s", {})
-    refused = [digest for _, digest in server.rejected]
+    refused = [digest for digest, times in server.refused.items() if times == server.sent[digest]]
     known = Known(acknowledged, refused, promises.acknowledged, ledger.entered, ledger.ended)
     steps = first.steps if kill_at is not None else loop.steps
     return Outcome(
