@@ -1,7 +1,7 @@
 """Breaks everything on purpose and counts: `python -m tests.figures crash [LAYER]...`, `python -m tests.figures soak`.
 
 Both print a table and put it into docs/guarantees.md, unless a layer was named, or CI=true. A soak that was ended goes
-on where it was; without the directory .soak it begins anew.
+on where it was, and tries again what failed; without the directory .soak it begins anew.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 
+from tests.figures.layers import LAYERS
 from tests.figures.running import AT_ONCE, ROOT, crash, soak
 from tests.figures.table import Figures
 
@@ -20,14 +21,17 @@ END = "<!-- end of figures -->"
 
 def main(task: str, texts: list[str]) -> int:
     """0 if nothing was found that may not be."""
-    figures, began, seconds = Figures(), time.monotonic(), 0.0
+    portions, began = [], time.monotonic()
     for portion in soak(ROOT / ".soak") if task == "soak" else crash(texts):
-        figures.add(portion)
-        seconds += portion.seconds
+        portions.append(portion)
         found = "; ".join(f"{row.layer}: {row.runs:,} runs, {row.violations} violations" for row in portion.rows)
         print(f"{time.monotonic() - began:6.0f} s  {found or f'{portion.name}: not run'}", flush=True)
     machine = f"CPython {platform.python_version()} on {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    when = f"{time.strftime('%d %B %Y')}, {seconds / 60 / AT_ONCE:.0f} minutes with {AT_ONCE} layers at a time"
+    figures, names = Figures(), [layer.name for layer in LAYERS]
+    for portion in sorted(portions, key=lambda portion: names.index(portion.name)):
+        figures.add(portion)
+    minutes = sum(portion.seconds for portion in portions) / 60
+    when = f"{time.strftime('%d %B %Y')}, {minutes:.0f} minutes of runs, {AT_ONCE} at a time"
     text = f"`python3 dev.py {task}`: {when}, {machine}.\n\n{figures}\n"
     print(f"\n{text}", flush=True)
     if not texts and os.environ.get("CI") != "true":
@@ -45,4 +49,7 @@ def write(task: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    try:
+        sys.exit(main(sys.argv[1], sys.argv[2:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

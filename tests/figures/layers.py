@@ -46,7 +46,7 @@ LAYERS = (
         portions=5,
     ),
     Layer("processes", _in("crash", _PROCESSES)),
-    Layer("failpoints", _in("crash", "failpoints"), portions=20),
+    Layer("failpoints", _in("crash", "failpoints"), crash={"FAILPOINT_SEEDS": 3}, portions=20),
     Layer("workers", _in("crash", "workers"), soak={"WORKER_ROUNDS": 200}, portions=5),
     Layer("power", _in("crash", "power_cuts"), soak={"POWER_CUTS": 50}, portions=2),
     Layer("disks", _in("crash", "failing_calls")),
