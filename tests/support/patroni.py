@@ -17,15 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tests.support.forwarding import Forwarder
 from tests.support.postgres_local import NotAvailable, binaries_for, unprivileged
 
+Found = TypeVar("Found")
 _LIMIT_S = 120.0
 _WATCHDOG = """
 import os, shutil, signal, sys, time
@@ -49,7 +50,8 @@ while pids := list(ours()):
         except ProcessLookupError:
             pass
     time.sleep(0.05)
-shutil.rmtree(root, ignore_errors=True)
+while os.path.exists(root):  # what the servers started sees that they are gone, and still writes until then
+    shutil.rmtree(root, ignore_errors=True)
 """
 
 
@@ -76,6 +78,7 @@ class Node:
         self.ways: dict[str, Forwarder] = {}
         self._cluster = cluster
         self._patroni: subprocess.Popen[bytes] | None = None
+        self._frozen: list[int] = []
 
     async def start(self) -> None:
         """Start Patroni, which starts the server."""
@@ -87,28 +90,38 @@ class Node:
         file.write_text(json.dumps(self._settings()))
         self._patroni = self._cluster.spawn([self._cluster.patroni, str(file)], self.directory / "log")
 
-    @property
-    def pid(self) -> int:
-        """Of Patroni."""
-        assert self._patroni is not None
-        return self._patroni.pid
-
-    @property
-    def server_pid(self) -> int:
-        """Of the server's first process."""
-        return int((self.directory / "data" / "postmaster.pid").read_text().splitlines()[0])
-
-    def kill(self, *, server_alone: bool = False) -> None:
-        """SIGKILL to the server, and to Patroni."""
+    def kill(self, *, server_alone: bool) -> None:
+        """SIGKILL to the server, and before that to Patroni."""
         assert self._patroni is not None
         if not server_alone:
             self._patroni.kill()
             self._patroni.wait()
-        os.kill(self.server_pid, signal.SIGKILL)
+        os.kill(self._server_pid(), signal.SIGKILL)
+
+    def freeze(self, *, patroni_alone: bool) -> None:
+        """SIGSTOP to Patroni, and to all processes of the server."""
+        assert self._patroni is not None
+        self._stop(self._patroni.pid)
+        if not patroni_alone:
+            first = self._server_pid()
+            self._stop(first)  # before the others: it starts no more then
+            for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split():
+                self._stop(int(pid))
+
+    def thaw(self) -> None:
+        while self._frozen:
+            os.kill(self._frozen.pop(), signal.SIGCONT)
 
     def leads(self) -> bool:
         """Whether it says so itself."""
-        return self._patroni is not None and self._patroni.poll() is None and _answers(self, "primary")
+        return bool(_asked(self.rest_port, "primary"))
+
+    def _stop(self, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self._frozen.append(pid)
+
+    def _server_pid(self) -> int:
+        return int((self.directory / "data" / "postmaster.pid").read_text().splitlines()[0])
 
     def _settings(self) -> dict[str, Any]:
         data, hosts = self.directory / "data", "127.0.0.1/32 trust"
@@ -181,6 +194,7 @@ class Cluster:
             ],
             self.root / "etcd.log",
         )
+        await self.until(self._etcd_version, "etcd does not answer")
         for node in self.nodes:
             await node.start()
         await self.until_whole()
@@ -227,14 +241,19 @@ class Cluster:
 
         def look() -> Node | None:
             leader = self._leader()
-            members = [] if leader is None else _members(leader)
+            members = _asked(leader.rest_port, "cluster").get("members", []) if leader else []
             standbys = [member for member in members if member.get("state") == "streaming"]
             is_whole = len(standbys) == 2 and any(member["role"] == "sync_standby" for member in standbys)
             return leader if is_whole else None
 
         return await self.until(look, "the cluster is not whole")
 
-    async def until(self, look: Callable[[], Node | None], otherwise: str) -> Node:
+    async def until_another(self, lost: Node) -> Node:
+        """The node that leads instead of that one."""
+        others = [node for node in self.nodes if node is not lost]
+        return await self.until(lambda: next((node for node in others if node.leads()), None), "nobody else leads")
+
+    async def until(self, look: Callable[[], Found | None], otherwise: str) -> Found:
         """What `look` finds, asked again and again. Raises TimeoutError with all logs after two minutes."""
         deadline = time.monotonic() + _LIMIT_S
         while (found := await asyncio.to_thread(look)) is None:
@@ -243,6 +262,10 @@ class Cluster:
                 raise TimeoutError("\n\n".join([otherwise, *logs]))
             await asyncio.sleep(0.1)
         return found
+
+    def _etcd_version(self) -> str | None:
+        version = _asked(self.etcd_port, "version").get("etcdcluster", "not_decided")
+        return None if version == "not_decided" else version  # with which Patroni would not start
 
     def _leader(self) -> Node | None:
         return next((node for node in self.nodes if node.leads()), None)
@@ -256,20 +279,11 @@ def free_port() -> int:
         return port
 
 
-def _answers(node: Node, question: str) -> bool:
-    return _asked(node, question) is not None
-
-
-def _members(node: Node) -> list[dict[str, Any]]:
-    answer = _asked(node, "cluster")
-    return [] if answer is None else answer["members"]
-
-
-def _asked(node: Node, question: str) -> dict[str, Any] | None:
-    """What Patroni answers; None if it says no, or nothing."""
+def _asked(port: int, question: str) -> dict[str, Any]:
+    """What is answered at a port, with success; nothing otherwise."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.rest_port}/{question}", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{question}", timeout=2) as answer:
             told: dict[str, Any] = json.load(answer)
-            return told
-    except OSError:
-        return None
+    except (OSError, HTTPException):  # it is not there, is frozen, or says no
+        return {}
+    return told

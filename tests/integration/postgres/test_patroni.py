@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,13 +10,13 @@ import pytest_asyncio
 
 from persistence.postgres import PostgresPersistence
 from tests.integration.postgres.load import SESSIONS, Load
-from tests.support.counting import amount
+from tests.support.counting import SEED, amount
 from tests.support.patroni import Cluster, Node
 from tests.support.postgres_local import NotAvailable
 
 FAILOVERS = amount("FAILOVERS", 1)
 PARTITIONS = amount("PARTITIONS", 0)
-DIRECTIONS = (("there", "back"), ("there",), ("back",))
+FAULTS = (("there", "back"), ("there",), ("back",), "Patroni stands still", "all stands still")
 
 
 @pytest_asyncio.fixture
@@ -31,31 +29,28 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def kill(cluster: Cluster, leader: Node, load: Load) -> None:
-    """The server alone, which its Patroni sees, or both, which the others notice when its lock runs out."""
-    server_alone = load.chance.random() < 0.5
-    await asyncio.to_thread(leader.kill, server_alone=server_alone)
+async def kill(cluster: Cluster, leader: Node, load: Load, n: int) -> None:
+    """Patroni and the server, which the others notice when the lock runs out, or the server alone, in turns."""
+    await asyncio.to_thread(leader.kill, server_alone=n % 2 == 1)
+    await cluster.until_another(leader)
     await load.until(2 * SESSIONS)
-    if not server_alone:
+    if n % 2 == 0:
         await leader.start()
 
 
-async def cut_off(cluster: Cluster, leader: Node, load: Load) -> None:
+async def cut_off(cluster: Cluster, leader: Node, load: Load, n: int) -> None:
     """From etcd and the others, but not from the sessions; or it stands still for longer than its lock lasts."""
-    if load.chance.random() < 0.7:
-        for way in leader.ways.values():
-            way.cut(*load.chance.choice(DIRECTIONS))
+    fault = FAULTS[n % len(FAULTS)]
+    if isinstance(fault, str):
+        leader.freeze(patroni_alone=fault == "Patroni stands still")
     else:
-        os.kill(leader.pid, signal.SIGSTOP)
-
-    def look() -> Node | None:
-        return next((node for node in cluster.nodes if node is not leader and node.leads()), None)
-
+        for way in leader.ways.values():
+            way.cut(*fault)
     try:
-        await cluster.until(look, "nobody else leads")
-        await load.until(SESSIONS)
+        await cluster.until_another(leader)
+        await load.until(2 * SESSIONS)
     finally:
-        os.kill(leader.pid, signal.SIGCONT)
+        leader.thaw()
         for way in leader.ways.values():
             way.heal()
 
@@ -71,10 +66,10 @@ async def test_what_was_acknowledged_is_with_whom_patroni_promotes(cluster: Clus
     store = PostgresPersistence(cluster.dsn, migrate_on_start=True, standby="on", pool_timeout_ms=90_000)
     await store.open()
     load = Load(store)
-    for _ in range(rounds):
+    for n in range(SEED, SEED + rounds):
         async with load:
             await load.until(load.chance.randint(1, 200))
-            await lose(cluster, await cluster.leader(), load)
+            await lose(cluster, await cluster.leader(), load, n)
             await load.until(2 * SESSIONS)
             leader = await cluster.until_whole()
         await load.check(f"postgresql://postgres@127.0.0.1:{leader.port}/postgres")
