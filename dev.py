@@ -24,6 +24,8 @@ PYTHON = BIN / "python"
 STAMP = VENV / "installed.json"
 LOCK = ROOT / "requirements.lock"
 LOCAL_MODEL_LOCK = ROOT / "requirements-local-model.lock"
+PATRONI = ROOT / ".venv-patroni"
+PATRONI_LOCK = ROOT / "requirements-patroni.lock"
 PROJECT = ROOT / "pyproject.toml"
 
 CHECKS = {
@@ -205,7 +207,7 @@ def step(what: str, command: list[str]) -> None:
 
 
 def services() -> int:
-    """Install those of SERVICES that are not here."""
+    """Install those of SERVICES that are not here, and Patroni."""
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     packages = [package for program, package in SERVICES.items() if shutil.which(program, path=path) is None]
     if packages and (os.geteuid() != 0 or shutil.which("apt-get") is None):
@@ -216,6 +218,10 @@ def services() -> int:
             f"installing {', '.join(packages)}",
             ["apt-get", "install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", *packages],
         )
+    if not (PATRONI / "bin" / "patroni").exists():  # apart from .venv: it brings its own versions of much
+        pip = [str(PATRONI / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        step("making .venv-patroni", [sys.executable, "-m", "venv", str(PATRONI)])
+        step("installing Patroni there", [*pip, "--require-hashes", "-r", str(PATRONI_LOCK)])
     return 0
 
 
@@ -243,6 +249,13 @@ def lock(rest: list[str]) -> int:
         step(
             f"writing {output}",
             [uv, "pip", "compile", str(packages), *alone.split(), *bare.split(), "--output-file", output, *rest],
+        )
+        packages, output = Path(place, "patroni.in"), PATRONI_LOCK.name
+        packages.write_text("patroni[etcd3]>=4.1.5\npsycopg[binary]\n")  # older ones lose what was acknowledged
+        shape = "--universal --python-version 3.11 --generate-hashes"
+        step(
+            f"writing {output}",
+            [uv, "pip", "compile", str(packages), *shape.split(), *bare.split(), "--output-file", output, *rest],
         )
     return 0
 

@@ -57,8 +57,8 @@ while os.path.exists(root):  # what the servers started sees that they are gone,
 
 def programs() -> tuple[str, str]:
     """Patroni and etcd. Raises NotAvailable."""
-    beside = Path(sys.executable).with_name("patroni")
-    patroni = os.environ.get("BEFOREHAND_TEST_PATRONI") or (str(beside) if beside.exists() else None)
+    own = Path(__file__).parents[2] / ".venv-patroni" / "bin" / "patroni"
+    patroni = os.environ.get("BEFOREHAND_TEST_PATRONI") or (str(own) if own.exists() else shutil.which("patroni"))
     etcd = shutil.which("etcd")
     if patroni is None or etcd is None:
         missing = [name for name, path in (("patroni", patroni), ("etcd", etcd)) if path is None]
