@@ -49,6 +49,7 @@ class Server:
         self._generation = 0
         self._done = self._done_durably = 0
         self._epochs: dict[str, int] = {}
+        self._told_epochs: dict[str, int] = {}
 
     def durable_events(self, session_id: str) -> list[SessionEvent]:
         """What of a session would be there after a failover."""
@@ -60,6 +61,7 @@ class Server:
         self.happened["fail over"] += 1
         self._generation += 1
         self.visible._sessions = _copy(self._durable)
+        self._epochs = dict(self._told_epochs)  # a claim that nobody was told of may be gone with it
 
     def latency_s(self) -> float:
         """How long one way takes: mostly about a millisecond, now and then much longer."""
@@ -101,6 +103,10 @@ class Server:
     def watch_acquire(self, session_id: str, epoch: Epoch) -> None:
         """Called when a claim was made."""
         self._epochs[session_id] = max(self._epochs.get(session_id, 0), epoch.number)
+
+    def tell_of(self, session_id: str, epoch: Epoch) -> None:
+        """Called when a client hears that a claim was made: that one is durable."""
+        self._told_epochs[session_id] = max(self._told_epochs.get(session_id, 0), epoch.number)
 
     def acknowledge(self, session_id: str, events: Sequence[SessionEvent]) -> None:
         """Called when a client hears that events are stored."""
@@ -178,6 +184,7 @@ class Client:
             return taken
 
         epoch, log = await self._ask(session_id, acquire)
+        self._server.tell_of(session_id, epoch)
         self._server.acknowledge(session_id, [*log.events, *(event for batch in closing for event in batch.events)])
         return epoch, log
 

@@ -27,6 +27,7 @@ KINDS = (
 
 RECORDED = {
     30886: "a new owner begins the turn that the old one began in the same millisecond: the batches are equal",
+    152006: "a claim that nobody was told of is gone with a failover, and the owner before it writes on",
 }
 """Worlds in which something was found once, and what. They mean what they meant as long as worlds are drawn alike."""
 
