@@ -39,6 +39,10 @@ class Known:
         return sum(len(batch.events) for batch in self.batches)
 
     def sent(self, batch: Batch) -> None:
+        if self.unknown is not None and batch.previous == self.unknown.digest:
+            self.batches.append(
+                self.unknown
+            )  # a server may do what a dead process asked, until somebody else takes over
         self.unknown = batch
 
     def stored(self, batch: Batch) -> None:
@@ -64,7 +68,7 @@ class Known:
         return []
 
     def compare(self, log: StoredLog | None) -> list[str]:
-        """What is wrong with a log, None if there is none. If it is well, what was unknown is known from now on."""
+        """What is wrong with a log, None if there is none. If it is well, and holds what was unknown, that is known."""
         if log is None:
             return [f"{self.session_id} is gone"] if self.batches else []
         try:
@@ -83,7 +87,8 @@ class Known:
             return [f"{self.session_id} holds other bytes than were acknowledged"]
         if log.holder.epoch < self.epoch:
             return [f"{self.session_id} is at epoch {log.holder.epoch}, though {self.epoch} was given out"]
-        self.batches, self.unknown = possible[: len(found)], None
+        if len(found) > len(self.batches):
+            self.batches, self.unknown = possible, None
         return []
 
 

@@ -47,17 +47,18 @@ def _altered(path: Path) -> int | None:
 def _altered_behind(header: bytes, file: BinaryIO) -> int | None:
     magic, _, size, _, *salts, first, second = _HEADER.unpack(header)
     order = ">" if magic & 1 else "<"
-    sums: Sum | None = (first, second)
+    sums = [(first, second)]  # from which the next frame may go on: what stands there, and what should
     wrong: int | None = None
-    if magic & ~1 != _MAGIC or _sum(header[:24], (0, 0), order) != sums:
-        order, size, salts, sums, wrong = ">" if sys.byteorder == "big" else "<", _PAGE_SIZE, [], None, 0
+    if magic & ~1 != _MAGIC or _sum(header[:24], (0, 0), order) not in sums:
+        order, size, salts, sums, wrong = ">" if sys.byteorder == "big" else "<", _PAGE_SIZE, [], [], 0
     number = 0
     has_ended = False
     while len(frame := file.read(_FRAME.size + size)) == _FRAME.size + size:
         number += 1
         _, pages, *own, first, second = _FRAME.unpack_from(frame)
         salts = salts or own
-        is_right = own == salts and sums is not None and _sum(frame[:8] + frame[24:], sums, order) == (first, second)
+        due = [_sum(frame[:8] + frame[24:], start, order) for start in sums] if own == salts else []
+        is_right = (first, second) in due
         if has_ended and is_right:
             return wrong
         if not is_right and wrong is None:
@@ -65,8 +66,8 @@ def _altered_behind(header: bytes, file: BinaryIO) -> int | None:
         # The header of a wrong frame can be believed where it cannot be half that of an earlier one.
         at = file.tell() - len(frame)
         is_known = is_right or at // _SECTOR == (at + _FRAME.size - 1) // _SECTOR
-        has_ended = wrong is not None and own == salts and pages != 0 and is_known
-        sums = first, second
+        has_ended = wrong is not None and pages != 0 and is_known
+        sums = [(first, second)] if is_right else [(first, second), *due[:1]]
     return None
 
 

@@ -81,8 +81,11 @@ async def what_is_told(path: Path, writers: list[Writer]) -> str:
         except SessionNotFound:  # by the index; its row may be listed yet, under this id or another
             is_whole = False
         if (not is_whole or writer.id not in [row.session_id for row in rows]) and not told:
-            assert await store.faults() != [], f"{writer.id} is gone, and nobody says so"
-            told.add("a fault of the store")
+            try:
+                assert await store.faults() != [], f"{writer.id} is gone, and nobody says so"
+                told.add("a fault of the store")
+            except CorruptLog:  # of the database as a whole
+                told.add("CorruptLog")
     await store.close()
     return min(told, default="equal")
 

@@ -59,12 +59,7 @@ LAYERS = (
         portions=10,
     ),
     Layer("patroni", _in("integration/postgres", "patroni"), soak={"FAILOVERS": 5, "PARTITIONS": 5}, portions=2),
-    Layer(
-        "contracts",
-        _tests("contracts"),
-        soak={"KIT_KILLS": 100, "KIT_STOPS": 30, "FLIPPED_ZEROS": 20_000, "FLIPPED_WAL": 20_000},
-        portions=1,
-    ),
+    Layer("contracts", _tests("contracts")),
     Layer("mutants", ("tests.mutants",)),
 )
 
