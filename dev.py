@@ -41,7 +41,7 @@ TASKS = {
     "test": "every test; more arguments go to pytest (in CI: those that break nothing, then `crash`)",
     "check": "format, lint, types, walls, unit and architecture tests: fast, no services",
     "conformance": "which scenarios tests cite, area by area, and which not yet",
-    "crash": "breaks everything on purpose and counts, or the layers named: a quarter of an hour",
+    "crash": "breaks everything on purpose and counts, or the layers named: ten minutes",
     "soak": "the same for hours; ended, it goes on where it was",
     "bench": "the benchmarks, or those named; options go to each of them",
     "explain": "what is inside and outside each checkpoint, in this environment",
